@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
+
 SETTINGS: dict[str, str | int] = {"max_connections": 300, "fsync": "off", "full_page_writes": "off"}
 """No test pulls the plug of the machine, so nothing has to reach a disk."""
 
@@ -90,6 +92,15 @@ def ask(folder: Path, name: str) -> Server:
     if "error" in answer:
         raise RuntimeError(f"the test server {name} did not start: {answer['error']}")
     return Server(name, answer["url"], Path(answer["programs"]))
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether a process that is to end has ended; where nothing collects orphans it stays as a zombie."""
+    try:
+        process.wait(timeout=10)
+    except psutil.TimeoutExpired:
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 # --- the owner ------------------------------------------------------------------------------------------------------

