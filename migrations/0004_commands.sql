@@ -1,0 +1,158 @@
+-- What clients call, on sessions that exist. Each locks the session row first and decides on what it finds there.
+
+-- ---- Messages -------------------------------------------------------------------------------------------------------
+
+-- An earlier message with the same request id: its seq when it was the same message, refused when not, null when none.
+create function agentrt._sent_before(session_id uuid, dedup_key text, content jsonb, mode text) returns bigint
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  sent record;
+begin
+  select j.seq, j.type, j.data into sent from agentrt.journal j
+    where j.session_id = _sent_before.session_id and j.dedup_key = _sent_before.dedup_key;
+  if not found then
+    return null;
+  end if;
+  if sent.data -> 'content' is distinct from _sent_before.content
+     or (sent.type = 'message_queued' and mode <> 'queue')
+     or (coalesce(sent.data ->> 'when_running', 'steer') = 'interrupt') <> (mode = 'interrupt') then
+    perform agentrt._refuse('AR003', format('request_id %s was used for another message (entry %s): use a new one',
+      left(sent.data ->> 'request_id', 200), sent.seq), jsonb_build_object('session_id', session_id, 'seq', sent.seq));
+  end if;
+  return sent.seq;
+end $$;
+
+-- Sends a message; returns the seq of its entry. when_running says what a run that is on does with it: steer (sees it at
+-- the next turn), queue (it begins the next run), interrupt (what is in flight is cancelled first), reject.
+create function agentrt.send_message(session_id uuid, message text, options jsonb default '{}') returns bigint
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{content,request_id,when_running}');
+  content jsonb := agentrt._content(message, asked);
+  mode text := coalesce(agentrt._text_option(asked, 'when_running'), 'steer');
+  request_id text := agentrt._text_option(asked, 'request_id');
+  dedup_key text := 'c:' || case when octet_length(request_id) <= 500 then request_id
+    else 'sha256:' || encode(sha256(convert_to(request_id, 'UTF8')), 'hex') end;
+  head agentrt.sessions;
+  seq bigint;
+  active boolean;
+begin
+  if mode <> all ('{steer,queue,interrupt,reject}') then
+    perform agentrt._wrong_option('when_running', asked -> 'when_running', 'steer, queue, interrupt or reject');
+  end if;
+  head := agentrt._lock_session(session_id);
+  if dedup_key is not null then
+    seq := agentrt._sent_before(session_id, dedup_key, content, mode);
+    if seq is not null then
+      return seq;
+    end if;
+  end if;
+  active := head.status in ('queued', 'running') or head.status = 'suspended' and head.suspension ->> 'reason' <> 'input';
+  if head.archived_at is not null or active and mode = 'reject' then
+    perform agentrt._refuse_status(head, 'a message with when_running reject', 'a session that waits for input or has ended');
+  end if;
+  if head.status in ('completed', 'failed', 'cancelled') then
+    perform agentrt._new_run(session_id);
+  end if;
+  seq := agentrt._append_entry(session_id, case when active and mode = 'queue' then 'message_queued' else 'user_message' end,
+    jsonb_build_object('content', content) || jsonb_strip_nulls(jsonb_build_object(
+      'request_id', request_id, 'when_running', case when mode = 'interrupt' then mode end)), dedup_key);
+  if mode = 'interrupt' and active then
+    perform agentrt._obsolete_approvals(session_id, journaled => true);
+  end if;
+  if head.status = 'suspended' and head.suspension ->> 'reason' = 'input' then
+    perform agentrt._wake(session_id, 'message');
+  elsif head.status = 'suspended' and head.suspension ->> 'reason' = 'approval' and mode = 'interrupt' then
+    perform agentrt._wake(session_id, 'interrupt');
+  elsif head.status = 'running' then
+    perform agentrt._notify('agentrt_control', array[session_id::text]);
+  end if;
+  return seq;
+end $$;
+
+-- ---- Cancel, resume, retry, archive, release -------------------------------------------------------------------------
+
+-- Takes a running session from its owner: the token moves on, nothing that the owner still sends is written. The next
+-- owner starts no earlier than the old one's tools have stopped.
+create function agentrt._take_away(head agentrt.sessions) returns void language plpgsql as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := clock_timestamp();
+begin
+  update agentrt.sessions s
+    set fencing_token = s.fencing_token + 1, status = 'queued', lease_owner = null, lease_acquired_at = null,
+        running_seconds = s.running_seconds + extract(epoch from moment - s.lease_acquired_at),
+        ready_at = moment + agentrt._rest(head.lease_owner), due = false
+    where s.id = head.id;
+  perform agentrt._notify('agentrt_control', array[head.id::text]);
+end $$;
+
+-- Cancels at once, whoever owns it. options: reason; run (only if this run is on). Cancelling twice changes nothing.
+create function agentrt.cancel_session(session_id uuid, options jsonb default '{}') returns text
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{reason,run}');
+  reason jsonb := jsonb_strip_nulls(jsonb_build_object('reason', agentrt._text_option(asked, 'reason')));
+  run integer := agentrt._integer_option(asked, 'run', 1, 2147483647);
+  head agentrt.sessions := agentrt._lock_session(session_id);
+  moment timestamptz := clock_timestamp();
+  dropped jsonb;
+begin
+  if head.archived_at is not null or head.status in ('completed', 'failed') then
+    perform agentrt._refuse_status(head, 'cancel', 'a session that is queued, running or suspended');
+  end if;
+  perform agentrt._check_run(head, run);
+  if head.status = 'cancelled' then
+    return 'cancelled';
+  end if;
+  select coalesce(jsonb_agg(m order by m), '[]') into dropped from agentrt._queued_messages(session_id) m;
+  if head.status = 'running' then
+    perform agentrt._take_away(head);
+  else  -- what it was scheduled for is void; only the rest of an earlier owner is kept
+    update agentrt.sessions s
+      set fencing_token = s.fencing_token + 1,
+          ready_at = least(s.ready_at, moment + make_interval(secs =>
+            (select coalesce(max(w.heartbeat_seconds), 2) from agentrt.workers w)))
+      where s.id = head.id;
+  end if;
+  update agentrt.sessions s set status = 'cancelled', outcome = reason, suspension = null, finished_at = moment
+    where s.id = head.id;
+  perform agentrt._obsolete_approvals(session_id);
+  perform agentrt._append_entry(session_id, 'session_cancelled', reason || jsonb_build_object('dropped', dropped));
+  return 'cancelled';
+end $$;
+
+-- ---- Reading --------------------------------------------------------------------------------------------------------
+
+-- Entries behind after_seq, in order, at most max_entries.
+create function agentrt.read_journal(session_id uuid, after_seq bigint default 0, max_entries integer default 500)
+returns table (seq bigint, run integer, attempt integer, fencing_token bigint, worker_id uuid, type text, data jsonb,
+               created_at timestamptz)
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  last_seq bigint;
+begin
+  perform agentrt._check_options('{}', '{}');
+  if not coalesce(max_entries between 1 and 10000, false) then
+    perform agentrt._refuse('AR004', format('max_entries must be from 1 to 10000, not %s', coalesce(max_entries::text, 'null')));
+  end if;
+  select s.last_seq into last_seq from agentrt.sessions s where s.id = read_journal.session_id;
+  if not found then
+    perform agentrt._refuse('AR001', format('no session %s: it never was, or was deleted', coalesce(session_id::text, 'null')));
+  end if;
+  if not coalesce(after_seq between 0 and last_seq, false) then
+    perform agentrt._refuse('AR004', format('after_seq must be from 0 to %s, the last seq of session %s, not %s',
+      last_seq, session_id, coalesce(after_seq::text, 'null')), jsonb_build_object('last_seq', last_seq));
+  end if;
+  return query
+    select j.seq, j.run, j.attempt, j.fencing_token, j.worker_id, j.type, j.data, j.created_at
+    from agentrt.journal j
+    where j.session_id = read_journal.session_id and j.seq > read_journal.after_seq
+    order by j.seq limit read_journal.max_entries;
+end $$;
+
+revoke execute on all functions in schema agentrt from public;
