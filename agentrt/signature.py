@@ -1,0 +1,135 @@
+"""A function's signature as a JSON schema, and the strict reading of arguments that a model wrote for it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+
+from agentrt.core.errors import AgentDefinitionError
+
+_STRICT: Final = ConfigDict(extra="forbid")
+
+
+class ArgumentProblems(ValueError):
+    """Arguments that do not fit; one sentence for each problem."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """``names`` are the parameters that the model fills in, in the order of ``arguments``' fields."""
+
+    arguments: type[BaseModel]
+    names: tuple[str, ...]
+    takes_context: bool
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the arguments, an object."""
+        return self.arguments.model_json_schema(schema_generator=_Untitled)
+
+    def parse(self, arguments: str) -> dict[str, Any]:
+        """The validated arguments, by name. A blank string counts as no arguments.
+
+        Raises:
+            ArgumentProblems: what is wrong.
+        """
+        text = arguments if arguments.strip() else "{}"
+        try:
+            json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+            parsed = self.arguments.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            raise ArgumentProblems(_problems(error)) from None
+        except RecursionError:
+            raise ArgumentProblems(["the JSON is nested too deeply"]) from None
+        except ValueError as error:
+            raise ArgumentProblems([f"not valid JSON: {error}"]) from None
+        return {name: getattr(parsed, f"a{index}") for index, name in enumerate(self.names)}
+
+
+def read_signature(function: Callable[..., Any], *, context: type, name: str) -> Signature:
+    """What a model fills in to call ``function``; a first parameter annotated ``context`` is left out.
+
+    Raises:
+        AgentDefinitionError: naming the tool ``name`` and the parameter that cannot be described.
+    """
+    hints = _hints(name, function, context=context)
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_context = bool(parameters) and hints.get(parameters[0].name) is context
+    fields: dict[str, Any] = {}
+    names = []
+    for index, parameter in enumerate(parameters[1:] if takes_context else parameters):
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise AgentDefinitionError(f"tool {name}: {parameter} cannot be described to a model; name each parameter")
+        if parameter.name not in hints:
+            raise AgentDefinitionError(f"tool {name}: annotate the parameter {parameter.name!r} with its type")
+        if hints[parameter.name] is context:
+            raise AgentDefinitionError(f"tool {name}: the {context.__name__} must be the first parameter")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[f"a{index}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+        names.append(parameter.name)
+    try:
+        arguments: type[BaseModel] = create_model(name, __config__=_STRICT, **fields)
+        arguments.model_json_schema()
+    except (PydanticUserError, TypeError) as error:
+        raise AgentDefinitionError(f"tool {name}: its parameters have no JSON schema: {_first_line(error)}") from None
+    return Signature(arguments, tuple(names), takes_context)
+
+
+def _hints(name: str, function: Callable[..., Any], *, context: type) -> dict[str, Any]:
+    inner = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+    try:
+        closure = dict(inspect.getclosurevars(inner).nonlocals)
+        return get_type_hints(inner, localns={context.__name__: context} | closure, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise AgentDefinitionError(f"tool {name}: its annotations cannot be read: {error}") from None
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without titles: they repeat the names and cost tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - the interface's name
+        return False
+
+    def generate(self, schema: Any, mode: Any = "validation") -> dict[str, Any]:
+        generated = super().generate(schema, mode)
+        generated.pop("title", None)
+        return generated
+
+
+def _problems(error: ValidationError) -> list[str]:
+    return [
+        f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
+        + ("" if problem["type"] in ("missing", "json_invalid") else f" (got {_short(problem['input'])})")
+        for problem in error.errors(include_url=False, include_context=False)[:10]
+    ]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [repr(error)])[0]
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key is there twice")
+    return result
+
+
+def _no_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
