@@ -1,0 +1,88 @@
+"""Foreign errors become ours here, by type or SQLSTATE, never by text."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from agentrt.core.errors import (
+    CLIENT_ERRORS,
+    AgentrtError,
+    ConfigurationError,
+    DatabaseUnavailable,
+    InvalidArgument,
+    SchemaMismatch,
+)
+from agentrt.ports import UnstorableBatch
+
+_UNSTORABLE = ("22", "23", "54")
+_CONFIGURATION = ("28", "3D", "42501")  # authorization, no such database, no such right
+_MISSING = ("3F000", "42P01", "42883", "42703", "42P02")  # schema, table, function, column, parameter
+
+CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What a call of the driver raises when it does not do what it was asked to."""
+
+
+def location(url: str) -> str:
+    """``url`` for people: no password, no options."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    except ValueError:
+        return "the database"
+
+
+def translate(error: BaseException, *, url: str) -> AgentrtError | UnstorableBatch:
+    """Our error for what the driver raised."""
+    match error:
+        case asyncpg.TargetServerAttributeNotMatched():
+            return ConfigurationError(f"{location(url)} is a standby: agentrt writes, name the primary")
+        case asyncpg.ClientConfigurationError():
+            return ConfigurationError(f"{location(url)} is not a usable database URL: {error}")
+        case asyncpg.PostgresError():
+            return _of_sqlstate(error, url)
+        case asyncpg.DataError():  # an argument that the driver cannot encode
+            return InvalidArgument(str(error))
+        case TimeoutError():
+            return DatabaseUnavailable(f"{location(url)} did not answer in time")
+        case _:
+            return DatabaseUnavailable(f"{location(url)} is not reachable: {_words(error)}")
+
+
+def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | UnstorableBatch:
+    state = error.sqlstate or ""
+    words = _words(error)
+    if kind := CLIENT_ERRORS.get(state):
+        return kind(words)
+    if state.startswith(_UNSTORABLE):
+        return UnstorableBatch(f"{words} (SQLSTATE {state})")
+    if state in _MISSING:
+        return SchemaMismatch(f"{location(url)} has no schema of agentrt that fits ({words}): run `agentrt migrate`")
+    if state.startswith(_CONFIGURATION):
+        return ConfigurationError(f"{location(url)} refuses: {words}")
+    return DatabaseUnavailable(f"{location(url)}: {words} (SQLSTATE {state})")
+
+
+def _words(error: BaseException) -> str:
+    return re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Raise ours instead of the driver's errors."""
+    try:
+        yield
+    except CONNECTION_ERRORS as error:
+        raise translate(error, url=url) from error
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether the connection cannot be used any more, or its state is not known."""
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "").startswith(("08", "57P", "XX"))
+    return not isinstance(error, asyncpg.DataError) and isinstance(error, (*CONNECTION_ERRORS, asyncio.CancelledError))

@@ -1,0 +1,194 @@
+"""Connections: one per role, made at first use and made again after they broke.
+
+Every connection sets what its correctness rests on by itself, whatever the database's defaults say, and refuses a
+standby. Every call has a client-side time limit above the server's, for servers that do not answer at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+from agentrt.core.errors import ConfigurationError, DatabaseUnavailable
+from agentrt.postgres.faults import CONNECTION_ERRORS, is_connection_lost, location, translate, translated
+
+CONNECT_SECONDS = 10.0
+_GRACE_SECONDS = 2.0  # between the server's limit and ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseOptions:
+    """How to connect. ``direct_url`` is for LISTEN and advisory locks when ``url`` is a transaction pooler's."""
+
+    url: str
+    direct_url: str = ""
+    statement_seconds: float = 10.0
+    lock_seconds: float = 2.0
+    idle_transaction_seconds: float = 5.0
+    commit_connections: int = 2
+    transactional_connections: int = 4
+    transactional_seconds: float = 10.0
+
+    @property
+    def listen_url(self) -> str:
+        """The URL that reaches the server itself."""
+        return self.direct_url or self.url
+
+    @property
+    def pooled(self) -> bool:
+        """Whether ``url`` goes through a pooler: no session settings, no named prepared statements."""
+        return bool(self.direct_url) and self.direct_url != self.url
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
+
+
+def _server_settings(options: DatabaseOptions, role: str) -> dict[str, str]:
+    return {
+        "application_name": f"agentrt {role}",
+        "synchronous_commit": "on",  # a claim or an answer that a crash of the server forgets was told to others
+        "default_transaction_isolation": "read committed",
+        "lock_timeout": _milliseconds(options.lock_seconds),
+        "statement_timeout": _milliseconds(options.statement_seconds),
+        "idle_in_transaction_session_timeout": _milliseconds(options.idle_transaction_seconds),
+        "timezone": "UTC",
+        "jit": "off",  # our statements touch few rows; compiling them costs more than running them
+    }
+
+
+async def connect(options: DatabaseOptions, role: str, *, direct: bool = False) -> asyncpg.Connection[asyncpg.Record]:
+    """A new connection for ``role``.
+
+    Raises:
+        DatabaseUnavailable: nobody answers, or not in time.
+        ConfigurationError: a standby, a wrong URL, password or database name.
+    """
+    url = options.listen_url if direct else options.url
+    pooled = options.pooled and not direct
+    try:
+        connection = await _open(url, {} if pooled else _server_settings(options, role), pooled=pooled)
+    except asyncpg.ProtocolViolationError:  # poolers refuse settings that they do not track
+        connection = await _open(url, {}, pooled=True)
+        pooled = True
+    if pooled:
+        await _check_pooled(connection, url)
+    return connection
+
+
+async def _open(url: str, settings: dict[str, str], *, pooled: bool) -> asyncpg.Connection[asyncpg.Record]:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await asyncpg.connect(
+                url,
+                timeout=CONNECT_SECONDS,
+                server_settings=settings,
+                target_session_attrs=SessionAttribute.primary,
+                statement_cache_size=0 if pooled else 100,
+                max_cached_statement_lifetime=0,  # the hot statements are parsed and planned once
+                max_cacheable_statement_size=0,
+            )
+    except asyncpg.ProtocolViolationError:
+        if settings:
+            raise
+        raise DatabaseUnavailable(f"{location(url)} does not speak PostgreSQL's protocol") from None
+    except CONNECTION_ERRORS as error:
+        raise translate(error, url=url) from error
+    except ValueError as error:
+        raise ConfigurationError(f"{location(url)} is not a usable database URL: {error}") from error
+
+
+async def _check_pooled(connection: asyncpg.Connection[asyncpg.Record], url: str) -> None:
+    """Settings of a session do not stick behind a pooler: they have to be right for the role or the database."""
+    with translated(url):
+        found = await connection.fetchval("show synchronous_commit", timeout=CONNECT_SECONDS)
+    if found == "off":
+        await close(connection)
+        raise ConfigurationError(
+            f"synchronous_commit is {found} behind the pooler at {location(url)}, where a connection cannot set it: "
+            "run `alter role … set synchronous_commit = on` for the role that agentrt uses"
+        )
+
+
+async def close(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Close in order if that goes quickly, else cut."""
+    try:
+        await connection.close(timeout=1)
+    except CONNECTION_ERRORS:
+        connection.terminate()
+
+
+class RoleConnection:
+    """One connection for one role; calls wait for each other.
+
+    A call that fails on the connection, or is cancelled, leaves nothing behind: the connection is cut, and the next
+    call makes a new one. Not shared between event loops.
+    """
+
+    def __init__(self, options: DatabaseOptions, role: str, *, direct: bool = False) -> None:
+        self._options = options
+        self._role = role
+        self._direct = direct
+        self._lock = asyncio.Lock()
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self._options.listen_url if self._direct else self._options.url
+
+    async def fetch(self, statement: str, *arguments: Any, seconds: float | None = None) -> Sequence[asyncpg.Record]:
+        """Run one statement in a transaction of its own.
+
+        Raises:
+            DatabaseUnavailable: no answer, or not in time; a write has an unknown outcome.
+            UnstorableBatch: SQLSTATE class 22, 23 or 54.
+            ClientError: SQLSTATE class AR.
+        """
+        async with self.using(seconds) as connection:
+            return await connection.fetch(statement, *arguments)
+
+    @asynccontextmanager
+    async def using(self, seconds: float | None = None) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        """The connection for the length of a block, with a time limit and our errors."""
+        limit = (self._options.statement_seconds if seconds is None else seconds) + _GRACE_SECONDS
+        async with self._lock:
+            connection = await self._connected()
+            try:
+                async with asyncio.timeout(limit):
+                    yield connection
+            except CONNECTION_ERRORS as error:
+                if is_connection_lost(error):
+                    self._cut()
+                raise translate(error, url=self.url) from error
+            except BaseException:
+                self._cut()  # cancelled in the middle: nobody knows what is still on its way
+                raise
+
+    async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
+        if self._closed:
+            raise DatabaseUnavailable(f"the connection to {location(self.url)} was closed by this process")
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._options, self._role, direct=self._direct)
+        return self._connection
+
+    def _cut(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def close(self) -> None:
+        """Close; later calls raise ``DatabaseUnavailable``. A call that runs is cut."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._lock.locked():
+                connection.terminate()
+            else:
+                await close(connection)
