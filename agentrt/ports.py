@@ -274,6 +274,16 @@ class WorkerRow:
     renewed_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """Sessions of one agent in one queue that are due and wait for a worker; the oldest since ``oldest_seconds``."""
+
+    queue: str
+    agent: str
+    waiting: int
+    oldest_seconds: float
+
+
 class ClientStore(Protocol):
     """The SQL functions, one method each; options are the functions' own (unknown keys are refused by name)."""
 

@@ -1,0 +1,162 @@
+"""``/metrics``, ``/livez`` and ``/readyz``, from a thread of its own: they answer when the main loop hangs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from agentrt.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+CLIENT_SECONDS = 5.0  # a client that sends or reads nothing for this long is dropped
+MAX_CONNECTIONS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a probe found: it fails if there are ``problems``; ``facts`` go into the body beside them."""
+
+    problems: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+Probe = Callable[[], Health]
+"""Called in a thread of the server; must not wait for the main loop or the database."""
+
+
+class ProbeServer:
+    """Serves probes and metrics while its ``with`` block is open.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one, see ``port``.
+        metrics: WSGI application that answers ``/metrics``.
+        live: Fails only when a restart of the process helps.
+        ready: Fails when the worker cannot claim sessions.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+
+    def __init__(self, host: str, port: int, *, metrics: WSGIApplication, live: Probe, ready: Probe) -> None:
+        application = _Application(metrics, {"/livez": live, "/readyz": ready})
+        try:
+            self._server = _Server(host, port, application)
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(
+                f"cannot serve metrics and probes on {host}:{port} ({_reason(error)}): set AGENTRT_HTTP_HOST and "
+                "AGENTRT_HTTP_PORT to a free address of this machine, or AGENTRT_HTTP_PORT=0 to turn them off"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="agentrt-http", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._server.server_port
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Application:
+    """Routes three paths; everything but ``/metrics`` answers in JSON."""
+
+    def __init__(self, metrics: WSGIApplication, probes: Mapping[str, Probe]) -> None:
+        self._metrics = metrics
+        self._probes = probes
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        method = environ.get("REQUEST_METHOD", "GET")
+        if method not in ("GET", "HEAD"):
+            body: dict[str, Any] = {"problem": f"{method} is not offered: use GET"}
+            return _respond(start_response, HTTPStatus.METHOD_NOT_ALLOWED, body)
+        if path == "/metrics":
+            return self._metrics(environ, start_response)
+        if (probe := self._probes.get(path)) is not None:
+            health = probe()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if health.problems else HTTPStatus.OK
+            body = {"status": "failing" if health.problems else "ok", "problems": health.problems, **health.facts}
+            return _respond(start_response, status, body)
+        paths = ["/metrics", *self._probes]
+        if path == "/":
+            return _respond(start_response, HTTPStatus.OK, {"paths": paths})
+        return _respond(start_response, HTTPStatus.NOT_FOUND, {"problem": f"there is no {path}", "paths": paths})
+
+
+def _respond(start_response: StartResponse, status: HTTPStatus, body: Mapping[str, Any]) -> list[bytes]:
+    content = (json.dumps(body, default=str) + "\n").encode()
+    headers = [
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(content))),
+        ("Cache-Control", "no-store"),
+    ]
+    start_response(f"{status.value} {status.phrase}", headers)
+    return [content]
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = CLIENT_SECONDS
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name is the standard library's
+        """Requests are not logged: a probe comes every few seconds."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False  # an idle client must not hold up the end of the process
+
+    def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+        self.set_app(application)
+
+    def server_bind(self) -> None:
+        """Bind without the look-up of the host's full name that the standard library does, which may hang."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve in a thread while there is room; else drop the connection, so that a flood costs nothing."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is nobody's problem."""
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,35 @@
+"""The one observer of a worker: every event becomes a log line, and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentrt.core import events
+from agentrt.core.events import Event
+from agentrt.telemetry.lines import line
+from agentrt.telemetry.logs import Logs
+from agentrt.telemetry.metrics import Metrics
+
+LAST_WORDS_SECONDS = 0.2
+
+
+class Telemetry:
+    """An ``EventSink``: safe in any thread, never waits (but 0.2 s for what may be last words), never raises."""
+
+    def __init__(self, logs: Logs, metrics: Metrics) -> None:
+        self._logs = logs
+        self._metrics = metrics
+        self._worker_id: str | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Log and count ``event``."""
+        self._metrics.observe(event)
+        if isinstance(event, events.WorkerStarted):
+            self._worker_id = str(event.worker_id)
+        name, level, keys = line(event)
+        self._logs.line(name, level, self._with_worker(keys))
+        if isinstance(event, events.SelfFenced | events.WorkerStalled):
+            self._logs.writer.flush(LAST_WORDS_SECONDS)  # the process may be about to end itself
+
+    def _with_worker(self, keys: dict[str, Any]) -> dict[str, Any]:
+        return keys if "worker_id" in keys or self._worker_id is None else {**keys, "worker_id": self._worker_id}
