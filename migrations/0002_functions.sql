@@ -81,6 +81,7 @@ begin
   if head.due then
     perform agentrt._notify('agentrt_ready', array[head.queue]);
   end if;
+  perform agentrt._notify('agentrt_control', array[session_id::text]);
 end $$;
 
 -- Seqs of the queued messages that neither became a user message nor were dropped by a cancel, oldest first.

@@ -79,11 +79,11 @@ declare
   value jsonb := options -> key;
 begin
   if value is not null and not coalesce(
-      jsonb_typeof(value) = 'number' and value::text::numeric % 1 = 0 and value::text::numeric between low and high,
+      jsonb_typeof(value) = 'number' and value::numeric % 1 = 0 and value::numeric between low and high,
       false) then
     perform agentrt._wrong_option(key, value, format('a whole number from %s to %s', low, high));
   end if;
-  return value::text::numeric;
+  return value::numeric;
 end $$;
 
 create function agentrt._boolean_option(options jsonb, key text) returns boolean language plpgsql as $$
@@ -211,6 +211,11 @@ end $$;
 
 -- ---- Commands -------------------------------------------------------------------------------------------------------
 
+create function agentrt._refuse_unknown(what text, id uuid) returns void language plpgsql as $$
+begin
+  perform agentrt._refuse('AR001', format('no %s %s: it never was, or was deleted', what, coalesce(id::text, 'null')));
+end $$;
+
 -- Locks the session row for the rest of the transaction; every command begins with it.
 create function agentrt._lock_session(session_id uuid) returns agentrt.sessions language plpgsql as $$
 #variable_conflict use_column
@@ -219,7 +224,7 @@ declare
 begin
   select * into head from agentrt.sessions s where s.id = _lock_session.session_id for no key update;
   if not found then
-    perform agentrt._refuse('AR001', format('no session %s: it never was, or was deleted', coalesce(session_id::text, 'null')));
+    perform agentrt._refuse_unknown('session', session_id);
   end if;
   return head;
 end $$;

@@ -125,6 +125,105 @@ begin
   return 'cancelled';
 end $$;
 
+-- Wakes a suspended session by hand. options: force (open approvals become obsolete, else they are in the way); limits
+-- ({turns, tokens, cost, running_seconds}; null lifts one), merged into the session's config.
+create function agentrt.resume_session(session_id uuid, options jsonb default '{}') returns text
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{force,limits}');
+  force boolean := agentrt._boolean_option(asked, 'force');
+  limits jsonb := agentrt._limits_option(asked);
+  head agentrt.sessions := agentrt._lock_session(session_id);
+  pending integer;
+begin
+  if head.status <> 'suspended' then
+    perform agentrt._refuse_status(head, 'resume', 'a session that is suspended');
+  end if;
+  select count(*) into pending from agentrt.approvals a where a.session_id = head.id and a.state = 'pending';
+  if pending > 0 and not force then
+    perform agentrt._refuse('AR002', format(
+      'session %s is suspended and %s approvals are open: decide them, or pass force to make them obsolete', head.id, pending),
+      jsonb_build_object('session_id', head.id, 'status', head.status, 'open_approvals', pending));
+  end if;
+  perform agentrt._obsolete_approvals(session_id, journaled => true);
+  if limits <> '{}' then
+    update agentrt.sessions s
+      set config = s.config || jsonb_build_object('limits', coalesce(s.config -> 'limits', '{}') || limits)
+      where s.id = head.id;
+  end if;
+  perform agentrt._wake(session_id, 'resume', jsonb_strip_nulls(jsonb_build_object(
+    'force', nullif(force, false), 'limits', nullif(limits, '{}'))));
+  return 'queued';
+end $$;
+
+create function agentrt._limits_option(options jsonb) returns jsonb language plpgsql as $$
+#variable_conflict use_column
+declare
+  limits jsonb := agentrt._object_option(options, 'limits');
+begin
+  if exists (select from jsonb_each(limits) where not case
+      when key <> all ('{turns,tokens,cost,running_seconds}') then false
+      when jsonb_typeof(value) = 'null' then true
+      when jsonb_typeof(value) <> 'number' then false
+      else value::numeric > 0 and (key not in ('turns', 'tokens') or value::numeric % 1 = 0) end) then
+    perform agentrt._wrong_option('limits', limits,
+      'an object of positive numbers or null: turns and tokens (whole), cost, running_seconds');
+  end if;
+  return limits;
+end $$;
+
+-- Begins a new run of a failed or cancelled session without a new message. options: run (only if it was this run).
+create function agentrt.retry_session(session_id uuid, options jsonb default '{}') returns text
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{run}');
+  run integer := agentrt._integer_option(asked, 'run', 1, 2147483647);
+  head agentrt.sessions := agentrt._lock_session(session_id);
+begin
+  if head.archived_at is not null or head.status not in ('failed', 'cancelled') then
+    perform agentrt._refuse_status(head, 'retry', 'a session that has failed or was cancelled');
+  end if;
+  perform agentrt._check_run(head, run);
+  perform agentrt._new_run(session_id);
+  perform agentrt._append_entry(session_id, 'session_retried', '{}');
+  return 'queued';
+end $$;
+
+-- Closes a session that has ended for good: from now on it can only be read (and deleted by retention).
+create function agentrt.archive_session(session_id uuid, options jsonb default '{}') returns text
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{}');
+  head agentrt.sessions := agentrt._lock_session(session_id);
+begin
+  if head.status not in ('completed', 'failed', 'cancelled') then
+    perform agentrt._refuse_status(head, 'archive', 'a session that has ended');
+  end if;
+  update agentrt.sessions s set archived_at = clock_timestamp() where s.id = head.id and s.archived_at is null;
+  return head.status;
+end $$;
+
+-- Takes a running session from its worker without charging it. options: reason, for people.
+create function agentrt.release_session(session_id uuid, options jsonb default '{}') returns text
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{reason}');
+  reason text := agentrt._text_option(asked, 'reason');
+  head agentrt.sessions := agentrt._lock_session(session_id);
+begin
+  if head.status <> 'running' then
+    perform agentrt._refuse_status(head, 'release', 'a session that is running');
+  end if;
+  perform agentrt._take_away(head);
+  perform agentrt._append_entry(session_id, 'session_released',
+    jsonb_strip_nulls(jsonb_build_object('reason', 'forced', 'message', reason)));
+  return 'queued';
+end $$;
+
 -- ---- Reading --------------------------------------------------------------------------------------------------------
 
 -- Entries behind after_seq, in order, at most max_entries.
@@ -142,7 +241,7 @@ begin
   end if;
   select s.last_seq into last_seq from agentrt.sessions s where s.id = read_journal.session_id;
   if not found then
-    perform agentrt._refuse('AR001', format('no session %s: it never was, or was deleted', coalesce(session_id::text, 'null')));
+    perform agentrt._refuse_unknown('session', session_id);
   end if;
   if not coalesce(after_seq between 0 and last_seq, false) then
     perform agentrt._refuse('AR004', format('after_seq must be from 0 to %s, the last seq of session %s, not %s',
@@ -153,6 +252,37 @@ begin
     from agentrt.journal j
     where j.session_id = read_journal.session_id and j.seq > read_journal.after_seq
     order by j.seq limit read_journal.max_entries;
+end $$;
+
+-- Says that somebody follows the session for so many seconds: workers notify about its entries, and send the text of its
+-- running turn. Called again before they are over. Returns until when.
+create function agentrt.follow_session(session_id uuid, seconds integer default 30) returns timestamptz
+language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  -- one row for each database role: who reads does not matter, only until when somebody does
+  follower uuid := md5(session_user)::uuid;
+  status text;
+  before timestamptz;
+  until timestamptz;
+begin
+  perform agentrt._check_options('{}', '{}');
+  if not coalesce(seconds between 1 and 3600, false) then
+    perform agentrt._refuse('AR004', format('seconds must be from 1 to 3600, not %s', coalesce(seconds::text, 'null')));
+  end if;
+  select s.status into status from agentrt.sessions s where s.id = follow_session.session_id for key share;
+  if not found then
+    perform agentrt._refuse_unknown('session', session_id);
+  end if;
+  select max(f.expires_at) into before from agentrt.followers f where f.session_id = follow_session.session_id;
+  insert into agentrt.followers as f (session_id, follower, expires_at)
+    values (follow_session.session_id, follower, clock_timestamp() + make_interval(secs => seconds))
+    on conflict (session_id, follower) do update set expires_at = greatest(f.expires_at, excluded.expires_at)
+    returning f.expires_at into until;
+  if status = 'running' and coalesce(before < clock_timestamp(), true) then
+    perform agentrt._notify('agentrt_control', array[session_id::text]);
+  end if;
+  return until;
 end $$;
 
 revoke execute on all functions in schema agentrt from public;

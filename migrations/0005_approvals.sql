@@ -1,0 +1,189 @@
+-- What a suspended session waits for: decisions of people, results of deferred tool calls, expiry.
+
+-- Whether anything that the session waits for is left. It waits for every open approval of its own, and for the results
+-- of the calls in waits_for; those that were suspended for their approval need no result to go on.
+create function agentrt._still_waits(head agentrt.sessions) returns boolean language sql volatile as $$
+  select exists (select from agentrt.approvals a where a.session_id = head.id and a.state = 'pending')
+    or exists (
+      select from jsonb_array_elements_text(
+        case jsonb_typeof(head.suspension -> 'waits_for') when 'array' then head.suspension -> 'waits_for' else '[]' end) w
+      where w ~ '^[0-9a-f]{9}$'
+        and not exists (select from agentrt.journal j where j.session_id = head.id and j.dedup_key = 'w:result:' || w)
+        and (head.suspension ->> 'reason' = 'external'
+          or not exists (select from agentrt.approvals a where a.session_id = head.id and a.tool_call_id = w)))
+$$;
+
+-- After a decision, result or expiry: suspended -> queued when it was the last; tells the owner of a running session.
+-- head as it was locked. Returns the status afterwards.
+create function agentrt._settle(head agentrt.sessions, by text) returns text language plpgsql as $$
+begin
+  if head.status = 'running' then
+    perform agentrt._notify('agentrt_control', array[head.id::text]);
+  elsif head.status = 'suspended' and head.suspension ->> 'reason' in ('approval', 'external')
+      and not agentrt._still_waits(head) then
+    perform agentrt._wake(head.id, by);
+    return 'queued';
+  end if;
+  return head.status;
+end $$;
+
+-- Decides an approval: verdict approved or rejected. options: arguments_hash (the one that the reviewer saw; refused when
+-- it is not the stored one), comment. reviewer is the caller's word. Returns the session's status afterwards.
+create function agentrt.decide_approval(approval_id uuid, verdict text, reviewer text, options jsonb default '{}')
+returns text language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{arguments_hash,comment}');
+  arguments_hash text := agentrt._text_option(asked, 'arguments_hash');
+  words text := agentrt._text_option(asked, 'comment');
+  owner uuid;
+  head agentrt.sessions;
+  approval agentrt.approvals;
+begin
+  if not coalesce(verdict in ('approved', 'rejected'), false) then
+    perform agentrt._refuse('AR004', format('verdict must be approved or rejected, not %s', coalesce(left(verdict, 100), 'null')));
+  end if;
+  if coalesce(reviewer, '') = '' or octet_length(reviewer) > 1048576 then
+    perform agentrt._refuse('AR004', 'reviewer must be a name: say who decides');
+  end if;
+  select a.session_id into owner from agentrt.approvals a where a.id = approval_id;
+  if not found then
+    perform agentrt._refuse_unknown('approval', approval_id);
+  end if;
+  head := agentrt._lock_session(owner);
+  select * into strict approval from agentrt.approvals a where a.id = approval_id;
+  if arguments_hash <> approval.arguments_hash then
+    perform agentrt._refuse('AR005', format('approval %s is for arguments with the hash %s, not %s: look at them again',
+      approval.id, approval.arguments_hash, left(arguments_hash, 100)),
+      jsonb_build_object('approval_id', approval.id, 'arguments_hash', approval.arguments_hash));
+  end if;
+  if approval.state in ('approved', 'rejected') then
+    if approval.state = verdict and approval.decided_by = reviewer and approval.comment is not distinct from words then
+      return head.status;
+    end if;
+    perform agentrt._refuse('AR003', format('approval %s was %s by %s already', approval.id, approval.state,
+      left(approval.decided_by, 100)),
+      jsonb_build_object('approval_id', approval.id, 'state', approval.state, 'decided_by', approval.decided_by));
+  end if;
+  if head.archived_at is not null then
+    perform agentrt._refuse_status(head, 'a decision', 'a session that goes on');
+  end if;
+  if approval.state <> 'pending' or approval.expires_at <= clock_timestamp() then
+    perform agentrt._refuse('AR002', format('approval %s is %s, session %s is %s: it can no longer be decided', approval.id,
+      case approval.state when 'pending' then 'expired' else approval.state end, head.id, head.status),
+      jsonb_build_object('approval_id', approval.id, 'session_id', head.id, 'status', head.status));
+  end if;
+  update agentrt.approvals a
+    set state = verdict, decided_at = clock_timestamp(), decided_by = reviewer, comment = words
+    where a.id = approval.id;
+  perform agentrt._append_entry(head.id, 'approval_decided', jsonb_strip_nulls(jsonb_build_object(
+    'approval_id', approval.id, 'call_id', approval.tool_call_id, 'verdict', verdict, 'reviewer', reviewer,
+    'comment', words)));
+  return agentrt._settle(head, 'decision');
+end $$;
+
+-- For the sweep: approvals of one session whose time is over -> expired. Nothing when a client holds the session just
+-- now: the next sweep comes. Returns how many.
+create function agentrt._expire_approvals(session_id uuid) returns integer language plpgsql as $$
+#variable_conflict use_column
+declare
+  head agentrt.sessions;
+  approval record;
+  expired integer := 0;
+begin
+  select * into head from agentrt.sessions s where s.id = _expire_approvals.session_id for no key update skip locked;
+  if not found then
+    return 0;
+  end if;
+  for approval in
+    update agentrt.approvals a set state = 'expired', decided_at = clock_timestamp()
+      where a.session_id = head.id and a.state = 'pending' and a.expires_at <= clock_timestamp()
+      returning a.id, a.tool_call_id
+  loop
+    expired := expired + 1;
+    perform agentrt._append_entry(head.id, 'approval_decided',
+      jsonb_build_object('approval_id', approval.id, 'call_id', approval.tool_call_id, 'verdict', 'expired'));
+  end loop;
+  if expired > 0 then
+    perform agentrt._settle(head, 'expiry');
+  end if;
+  return expired;
+end $$;
+
+-- ---- Results from outside -------------------------------------------------------------------------------------------
+
+-- The tool that the call names, and when it was called; the call id holds the seq and the place of its answer.
+create function agentrt._find_call(session_id uuid, call_id text, out tool text, out run integer, out called_at timestamptz)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+  if call_id !~ '^[0-9a-f]{9}$' then
+    return;
+  end if;
+  select b ->> 'tool', j.run, j.created_at into tool, run, called_at
+    from agentrt.journal j, jsonb_array_elements(j.data -> 'content') b
+    where j.session_id = _find_call.session_id and j.type = 'assistant_message'
+      and j.seq = ('x' || lpad(left(_find_call.call_id, 6), 8, '0'))::bit(32)::integer
+      and b ->> 'type' = 'tool_call' and b ->> 'call_id' = _find_call.call_id;
+end $$;
+
+-- Gives a deferred tool call its result, from anywhere, once. options: outcome (ok, the default, or error). Returns the
+-- session's status afterwards.
+create function agentrt.complete_tool_call(session_id uuid, call_id text, result text, options jsonb default '{}')
+returns text language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
+#variable_conflict use_column
+declare
+  asked jsonb := agentrt._check_options(options, '{outcome}');
+  outcome text := coalesce(agentrt._text_option(asked, 'outcome'), 'ok');
+  head agentrt.sessions;
+  call record;
+  stored jsonb;
+begin
+  if outcome not in ('ok', 'error') then
+    perform agentrt._wrong_option('outcome', asked -> 'outcome', 'ok or error');
+  end if;
+  if result is null or octet_length(result) > 8388608 then
+    perform agentrt._refuse('AR004', format('the result must be a text of at most 8388608 bytes, not %s',
+      coalesce(octet_length(result) || ' bytes', 'null')));
+  end if;
+  head := agentrt._lock_session(session_id);
+  select j.data into stored from agentrt.journal j
+    where j.session_id = head.id and j.dedup_key = 'w:result:' || complete_tool_call.call_id;
+  if found then
+    if stored ->> 'content' = result and stored ->> 'outcome' = outcome then
+      return head.status;
+    end if;
+    perform agentrt._refuse('AR003', format('call %s has another result already (%s)', call_id, stored ->> 'outcome'),
+      jsonb_build_object('session_id', head.id, 'call_id', call_id, 'outcome', stored -> 'outcome'));
+  end if;
+  if head.archived_at is not null or head.status in ('completed', 'failed', 'cancelled') then
+    perform agentrt._refuse_status(head, 'a result', 'a session that goes on');
+  end if;
+  call := agentrt._find_call(session_id, call_id);
+  if call.tool is null then
+    perform agentrt._refuse('AR001', format('no call %s in session %s', coalesce(left(call_id, 100), 'null'), head.id));
+  end if;
+  perform agentrt._check_waiting(head, call_id, call.run);
+  perform agentrt._append_entry(session_id, 'tool_result', jsonb_build_object(
+    'call_id', call_id, 'tool', call.tool, 'content', result, 'outcome', outcome,
+    'seconds', extract(epoch from clock_timestamp() - call.called_at)), 'w:result:' || call_id);
+  return agentrt._settle(head, 'result');
+end $$;
+
+-- A result is taken while its run is on, unless the call itself still waits for approval; a suspended session takes only
+-- those that it waits for.
+create function agentrt._check_waiting(head agentrt.sessions, call_id text, run integer) returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+  perform agentrt._check_run(head, run);
+  if exists (select from agentrt.approvals a
+             where a.session_id = head.id and a.tool_call_id = _check_waiting.call_id and a.state = 'pending') then
+    perform agentrt._refuse_status(head, format('a result of call %s', call_id), 'its approval first');
+  end if;
+  if head.status = 'suspended' and not coalesce(head.suspension -> 'waits_for' ? call_id, false) then
+    perform agentrt._refuse_status(head, format('a result of call %s', call_id), 'a session that waits for it');
+  end if;
+end $$;
+
+revoke execute on all functions in schema agentrt from public;
