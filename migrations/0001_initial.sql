@@ -184,3 +184,11 @@ end $$;
 
 create trigger sessions_delete_children after delete on agentrt.sessions referencing old table as gone
   for each statement execute function agentrt._delete_children();
+
+-- For append.sql: where the entry with this key stands. VOLATILE for the same reason.
+create function agentrt._seq_of(session_id uuid, dedup_key text) returns bigint language plpgsql strict volatile as $$
+#variable_conflict use_column
+begin
+  return (select j.seq from agentrt.journal j
+          where j.session_id = _seq_of.session_id and j.dedup_key = _seq_of.dedup_key);
+end $$;

@@ -68,6 +68,8 @@ begin
     perform agentrt._wake(session_id, 'interrupt');
   elsif head.status = 'running' then
     perform agentrt._notify('agentrt_control', array[session_id::text]);
+  elsif head.status = 'queued' and head.due then  -- a claim may have skipped the row because of our lock
+    perform agentrt._notify('agentrt_ready', array[head.queue]);
   end if;
   return seq;
 end $$;
