@@ -41,6 +41,11 @@ class Holding:
         self.lost = False
         """Set before the task is cancelled: write nothing."""
         self.lost_reason = ""
+        self.fenced = False
+        """Lost only as far as the runner is concerned: the worker cannot prove its lease just now. What the committer
+        already has is still written, and the session is released when the lease is proven again."""
+        self.ended = False
+        """An ending was committed; the committer's."""
         self.task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -53,11 +58,13 @@ class Holding:
         attempt began."""
         return self.session.attempt >= FRAGILE_ATTEMPT
 
-    def lose(self, reason: str) -> bool:
+    def lose(self, reason: str, *, fenced: bool = False) -> bool:
         """Write nothing from now on, and stop the task. True for the first caller only."""
         if self.lost:
+            self.fenced = self.fenced and fenced
             return False
         self.lost = True
+        self.fenced = fenced
         self.lost_reason = reason
         if self.task is not None:
             self.task.cancel()

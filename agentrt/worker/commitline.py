@@ -1,0 +1,186 @@
+"""What one session wants to write: a line of requests, of which one write is on its way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from agentrt.core.journal import AssistantMessage
+from agentrt.core.session import Outcome, Seq
+from agentrt.ports import NewEntry, Write, Written
+from agentrt.worker.holding import Holding
+
+BUSY_BEFORE_ALONE = 3
+"""Answers "busy" in a row until a session goes to the side connection, where it waits for the row lock."""
+
+_MOST_MERGED = 100
+
+
+class Lane(StrEnum):
+    APPEND = "append"
+    END = "end"
+    SIDE = "side"
+
+
+class Asked:
+    """One request and its answer. The answer is a value even if it is an error: nobody may be waiting for it."""
+
+    __slots__ = ("ending", "entries", "planned_from", "result")
+
+    def __init__(
+        self, entries: tuple[NewEntry, ...], ending: Outcome | None = None, planned_from: Seq = Seq(0)
+    ) -> None:
+        self.entries = entries
+        self.ending = ending
+        self.planned_from = planned_from
+        self.result: asyncio.Future[Written | Exception] = asyncio.get_running_loop().create_future()
+
+    def answer(self, result: Written | Exception) -> None:
+        if not self.result.done():
+            self.result.set_result(result)
+
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    """One write, and the requests that it stands for. Never changed once its outcome may be unknown."""
+
+    line: Line
+    asked: tuple[Asked, ...]
+    write: Write
+    unknown: bool = False
+
+    @property
+    def dedup_key(self) -> str:
+        """By which the first entry can be found: the statements' default, unless the caller gave one."""
+        first = self.write.entries[0].dedup_key if self.write.entries else None
+        return first or f"w:{self.write.lease.fencing_token}:{self.write.owner_writes}"
+
+
+class Line:
+    """All that one holding wants to write, in order."""
+
+    def __init__(self, holding: Holding) -> None:
+        self.holding = holding
+        self.waiting: deque[Asked] = deque()
+        self.sending: Sending | None = None
+        self.in_flight = False
+        self.busy = 0
+        self.merges = True
+        self.paused = False
+        """A tool's transaction is about to write: begin nothing."""
+        self.exclusive = asyncio.Lock()
+        self.over = False
+        self._watchers: set[asyncio.Event] = set()
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and self.sending is None and not self.paused
+
+    def lane(self) -> Lane | None:
+        """Where the next write goes; None when there is nothing to send now."""
+        if self.in_flight or (self.sending is None and (self.paused or not self.waiting)):
+            return None
+        if self.busy >= BUSY_BEFORE_ALONE:
+            return Lane.SIDE
+        ending = self.sending.write.ending if self.sending is not None else self.waiting[0].ending
+        return Lane.APPEND if ending is None else Lane.END
+
+    def form(self) -> Sending:
+        """The write to send: the one to be repeated, else a new one from the next requests."""
+        if self.sending is None:
+            asked = tuple(self._next())
+            write = Write(
+                lease=self.holding.lease,
+                owner_writes=self.holding.owner_writes,
+                entries=tuple(entry for one in asked for entry in one.entries),
+                ending=asked[0].ending,
+                planned_from=asked[0].planned_from,
+            )
+            self.sending = Sending(self, asked, write)
+        self.in_flight = True
+        return self.sending
+
+    def _next(self) -> Iterator[Asked]:
+        """The first request, with the appends that follow it; a write holds at most one answer of a model."""
+        first = self.waiting.popleft()
+        yield first
+        answers = _answers(first)
+        merged = 1
+        while first.ending is None and self.merges and self.waiting and merged < _MOST_MERGED:
+            answers += _answers(self.waiting[0])
+            if self.waiting[0].ending is not None or answers > 1:
+                return
+            merged += 1
+            yield self.waiting.popleft()
+
+    def finish(self, result: Written | Exception) -> None:
+        """The write is answered: so are its requests, each with the seq of its own last entry."""
+        sending = self._clear()
+        self.busy = 0
+        if not self.waiting:
+            self.merges = True
+        behind = 0
+        for asked in reversed(sending.asked):
+            if isinstance(result, Written):
+                asked.answer(replace(result, last_seq=Seq(result.last_seq - behind)))
+            else:
+                asked.answer(result)
+            behind += len(asked.entries)
+
+    def dissolve(self, *, merge: bool = True) -> None:
+        """The write is known not to be written: its requests stand first in line again."""
+        self.merges = self.merges and merge
+        self.waiting.extendleft(reversed(self._clear().asked))
+
+    def drop(self, error: Exception) -> None:
+        """Nothing of this session will be written any more."""
+        if self.sending is not None:
+            self.finish(error)
+        while self.waiting:
+            self.waiting.popleft().answer(error)
+
+    def _clear(self) -> Sending:
+        sending, self.sending, self.in_flight = self.sending, None, False
+        if sending is None:
+            raise RuntimeError(f"nothing of {self.holding!r} is on its way")
+        return sending
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait until ``true`` holds; asked again after each change."""
+        event = asyncio.Event()
+        self._watchers.add(event)
+        try:
+            while not true():
+                event.clear()
+                await event.wait()
+        finally:
+            self._watchers.discard(event)
+
+    def changed(self) -> None:
+        for event in self._watchers:
+            event.set()
+
+
+class Queue:
+    """Lines that have something to send, first come, first served."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Line, None] = {}
+        self.wanted = asyncio.Event()
+
+    def put(self, line: Line) -> None:
+        self._lines[line] = None
+        self.wanted.set()
+
+    def drain(self) -> list[Line]:
+        lines = list(self._lines)
+        self._lines.clear()
+        self.wanted.clear()
+        return lines
+
+
+def _answers(asked: Asked) -> int:
+    return sum(isinstance(entry.data, AssistantMessage) for entry in asked.entries)
