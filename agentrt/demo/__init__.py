@@ -1,0 +1,1 @@
+"""``agentrt demo``: a session that survives a SIGKILL, shown live."""

@@ -1,0 +1,217 @@
+"""The demo's course: a database, two workers, one session, one SIGKILL, one takeover, a summary.
+
+Everything is real: PostgreSQL 18 in a temporary folder, two worker processes as an operator would start them, and the
+journal read by the same client that users have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from agentrt.app import connect
+from agentrt.client import Client
+from agentrt.core.codec import encode
+from agentrt.core.errors import AgentrtError, ConfigurationError
+from agentrt.core.journal import TERMINAL, Entry, SessionClaimed, SessionSuspended
+from agentrt.core.session import Seq, SessionId, Status
+from agentrt.demo.report import Report
+from agentrt.demo.show import Show
+from agentrt.postgres import embedded
+from agentrt.postgres.migrate import migrate
+
+WORKERS = ("worker-1", "worker-2")
+TIME_LIMIT_SECONDS = 300.0  # a scripted run takes some fifteen seconds; a real model may think
+
+# A short lease, so that the demo does not depend on the fast path of a takeover; see AGENTRT_LEASE_SECONDS.
+WORKER_SETTINGS = {
+    "AGENTRT_AGENTS": "agentrt.demo.agent",
+    "AGENTRT_SLOTS": "4",
+    "AGENTRT_HEARTBEAT_SECONDS": "0.5",
+    "AGENTRT_STOP_SECONDS": "1",
+    "AGENTRT_LEASE_SECONDS": "3",
+    "AGENTRT_HTTP_PORT": "0",
+    "AGENTRT_LOG_LEVEL": "warning",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What the demo found. ``takeover_seconds`` runs from the SIGKILL to the next owner's ``session_claimed``;
+    ``entries_lost`` counts entries that were seen live and later were absent or changed, and gaps; ``effects_doubled``
+    the report rows above one per call."""
+
+    status: str = "not_finished"
+    killed: str | None = None
+    takeover_seconds: float | None = None
+    entries: int = 0
+    entries_lost: int = 0
+    effects_doubled: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return (
+            self.status == Status.COMPLETED
+            and self.killed is not None
+            and self.takeover_seconds is not None
+            and self.entries_lost == 0
+            and self.effects_doubled == 0
+        )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the follower saw, and when the kill was."""
+
+    hashes: dict[int, str] = field(default_factory=dict)
+    killed_at: float | None = None
+
+
+def run(*, folder: Path, model: str | None, as_json: bool) -> bool:
+    """Run the demo and print it; True if the session completed, nothing was lost and nothing was doubled.
+
+    Raises:
+        ConfigurationError: the folder holds no Python file, or the embedded PostgreSQL is not installed.
+    """
+    folder = folder.resolve()
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder}: name one that holds Python files with --folder")
+    if next(folder.rglob("*.py"), None) is None:
+        raise ConfigurationError(f"{folder} holds no Python file: name another folder with --folder")
+    show = Show(quiet=as_json)
+    show.say("Starting PostgreSQL 18 in a temporary folder …")
+    with embedded.temporary() as server, tempfile.TemporaryDirectory(prefix="agentrt-demo-") as temporary:
+        markers = Path(temporary) / "inside"
+        markers.mkdir()
+        asyncio.run(_prepare(server.url))
+        with _workers(server.url, model=model) as workers:
+            show.say(f"Two workers run: {', '.join(f'{name} (pid {pid})' for pid, name in workers.items())}.")
+            summary = asyncio.run(_course(server.url, folder, markers, workers=workers, show=show))
+    show.end(summary)
+    if as_json:
+        print(json.dumps(asdict(summary)))  # noqa: T201 - the one line that --json promises
+    return summary.passed
+
+
+async def _prepare(url: str) -> None:
+    await migrate(url)
+    await Report(url).create()
+
+
+@contextmanager
+def _workers(url: str, *, model: str | None) -> Iterator[dict[int, str]]:
+    """Two worker processes as pid → name, ended when the block is left."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTRT_")}
+    settings = inherited | WORKER_SETTINGS | {"AGENTRT_DATABASE_URL": url} | ({"DEMO_MODEL": model} if model else {})
+    command = [sys.executable, "-m", "agentrt", "worker"]
+    processes = [
+        subprocess.Popen(command, env=settings | {"AGENTRT_WORKER_NAME": name}, stdin=subprocess.DEVNULL)
+        for name in WORKERS
+    ]
+    try:
+        yield {process.pid: name for process, name in zip(processes, WORKERS, strict=True)}
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def _course(url: str, folder: Path, markers: Path, *, workers: Mapping[int, str], show: Show) -> Summary:
+    """One session from its creation to the figures."""
+    summary, seen = Summary(), _Seen()
+    async with connect(url) as client:
+        session_id = await client.create(
+            "auditor",
+            f"Audit the Python files in {folder}.",
+            labels={"folder": str(folder), "markers": str(markers)},
+        )
+        show.say(f"Session {session_id}\n")
+        await _watch(client, session_id, workers, markers, show=show, seen=seen, summary=summary)
+        await _check(client, Report(url), session_id, seen=seen, summary=summary)
+    return summary
+
+
+async def _watch(
+    client: Client,
+    session_id: SessionId,
+    workers: Mapping[int, str],
+    markers: Path,
+    *,
+    show: Show,
+    seen: _Seen,
+    summary: Summary,
+) -> None:
+    """Show the journal as it grows until the session ends, and kill the working process inside a tool."""
+    try:
+        async with asyncio.timeout(TIME_LIMIT_SECONDS), asyncio.TaskGroup() as tasks:
+            killer = tasks.create_task(_kill_inside_a_tool(workers, markers, show=show, seen=seen, summary=summary))
+            async for entry in client.follow(session_id):
+                _note(entry, seen=seen, summary=summary)
+                show.entry(entry)
+                if isinstance(entry.data, (*TERMINAL, SessionSuspended)):
+                    break
+            killer.cancel()
+    except TimeoutError:
+        show.say(f"The session did not end within {TIME_LIMIT_SECONDS:.0f} s.")
+
+
+async def _kill_inside_a_tool(
+    workers: Mapping[int, str], markers: Path, *, show: Show, seen: _Seen, summary: Summary
+) -> None:
+    """SIGKILL the worker that says it stands between a report row and its commit."""
+    while not (inside := os.listdir(markers)):  # noqa: PTH208 - a glance at a folder in memory
+        await asyncio.sleep(0.02)
+    pid = int(inside[0])
+    seen.killed_at = time.time()
+    os.kill(pid, signal.SIGKILL)
+    os.rename(markers, markers.with_name("killed"))  # noqa: PTH104 - the tool looks for the folder: no second kill
+    summary.killed = workers[pid]
+    show.kill(summary.killed, pid)
+
+
+def _note(entry: Entry, *, seen: _Seen, summary: Summary) -> None:
+    seen.hashes[entry.seq] = _hash(entry)
+    if (
+        summary.takeover_seconds is None
+        and seen.killed_at is not None
+        and isinstance(entry.data, SessionClaimed)
+        and entry.created_at is not None
+        and entry.created_at.timestamp() > seen.killed_at
+    ):
+        summary.takeover_seconds = round(entry.created_at.timestamp() - seen.killed_at, 2)
+
+
+def _hash(entry: Entry) -> str:
+    text = json.dumps([entry.seq, entry.fencing_token, str(entry.worker_id), encode(entry.data)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def _check(client: Client, report: Report, session_id: SessionId, *, seen: _Seen, summary: Summary) -> None:
+    """Compare what was seen live with what is stored, and count the report's rows."""
+    try:
+        summary.status = (await client.get(session_id)).status
+        kept = [entry async for entry in client.read(session_id, after_seq=Seq(0))]
+    except AgentrtError as error:
+        summary.status = f"unreadable: {error}"
+        return
+    stored = {entry.seq: _hash(entry) for entry in kept}
+    gaps = len(set(range(1, max(stored, default=0) + 1)) - set(stored))
+    changed = sum(stored.get(Seq(seq)) != digest for seq, digest in seen.hashes.items())
+    summary.entries, summary.entries_lost = len(kept), gaps + changed
+    summary.effects_doubled = await report.doubled()
