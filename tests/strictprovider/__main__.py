@@ -7,7 +7,7 @@ import asyncio
 import re
 
 from .rules import ANY_CALL_ID, WIRE_CALL_ID
-from .script import load
+from .script import Script, load
 from .server import Policy, StrictProvider
 
 
@@ -18,13 +18,17 @@ def main() -> None:
     parser.add_argument("--any-call-id", action="store_true", help="accept the provider's own call ids, too")
     parser.add_argument("--key", action="append", help="an accepted API key; any if never given")
     asked = parser.parse_args()
-    asyncio.run(serve(asked))
+    try:
+        script = load(asked.script)
+    except (ImportError, LookupError) as error:
+        parser.error(str(error))
+    asyncio.run(serve(script, asked))
 
 
-async def serve(asked: argparse.Namespace) -> None:
+async def serve(script: Script, asked: argparse.Namespace) -> None:
     call_id: re.Pattern[str] = ANY_CALL_ID if asked.any_call_id else WIRE_CALL_ID
     policy = Policy(call_id=call_id, keys=asked.key)
-    async with StrictProvider(load(asked.script), policy=policy, port=asked.port) as provider:
+    async with StrictProvider(script, policy=policy, port=asked.port) as provider:
         print(provider.url, flush=True)
         await asyncio.Event().wait()
 

@@ -45,7 +45,7 @@ def error_body(status: int, kind: str | None, message: str) -> dict[str, Any]:
 
 
 def parse(raw: Mapping[str, Any], ledger: Ledger) -> Parsed:
-    """The request in neutral form; never raises."""
+    """The request in neutral form. Raises: AttributeError, TypeError, when a field has the wrong type."""
     return _Parser(raw, ledger).parse()
 
 
@@ -247,13 +247,11 @@ class AnthropicWriter:
                 yield from self._block(self._tool_use(step, {}), deltas, closed=not step.half)
             case ServerTool(query, finished):
                 call_id = self.ledger.mint("srvtoolu_")
-                self.shown.append(("ProviderItem", query))
                 start = {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {}}
                 yield from self._block(
                     start, [{"type": "input_json_delta", "partial_json": json.dumps({"query": query})}]
                 )
                 if finished:
-                    self.shown.append(("ProviderItem", ""))
                     yield from self._block(
                         {"type": "web_search_tool_result", "tool_use_id": call_id, "content": []}, []
                     )

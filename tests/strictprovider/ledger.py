@@ -12,7 +12,7 @@ import hmac
 from collections import deque
 from dataclasses import dataclass, field
 
-from .conversation import AssistantMessage, ProviderItem, Text, Thinking, WireFormat
+from .conversation import AssistantMessage, Text, Thinking, WireFormat
 
 _KEY = b"strict provider"
 _BYTES_PER_TOKEN = 4
@@ -76,13 +76,14 @@ class Ledger:
         self.paused.append(blocks)
 
     def was_paused(self, message: AssistantMessage) -> bool:
-        """Whether the message ends with an answer in the middle of which this provider stopped by itself."""
+        """Whether the message ends with an answer in the middle of which this provider stopped by itself.
+
+        Known by its text and thinking: clients may leave out what server tools did.
+        """
         shown = tuple(
-            (type(block).__name__, block.text)
-            for block in message.blocks
-            if isinstance(block, Text | Thinking | ProviderItem)
+            (type(block).__name__, block.text) for block in message.blocks if isinstance(block, Text | Thinking)
         )
-        return any(shown[-len(blocks) :] == blocks for blocks in self.paused if blocks)
+        return any(shown[len(shown) - len(blocks) :] == blocks for blocks in self.paused)
 
     def account(self, owner: str, units: tuple[Unit, ...], *, marked_only: bool) -> Usage:
         """How much of a request an earlier one has left in the cache.

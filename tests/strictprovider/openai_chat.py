@@ -40,7 +40,7 @@ def error_body(status: int, kind: str | None, message: str) -> dict[str, Any]:
 
 
 def parse(raw: Mapping[str, Any], ledger: Ledger) -> Parsed:
-    """The request in neutral form; never raises."""
+    """The request in neutral form. Raises: AttributeError, TypeError, when a field has the wrong type."""
     parsed = Parsed(WireFormat.OPENAI_CHAT, raw=raw)
     parsed.model = str(raw.get("model") or "")
     parsed.stream = bool(raw.get("stream"))

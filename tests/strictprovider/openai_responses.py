@@ -24,7 +24,7 @@ from .wire import Parsed, unit
 
 
 def parse(raw: Mapping[str, Any], ledger: Ledger) -> Parsed:
-    """The request in neutral form; never raises."""
+    """The request in neutral form. Raises: AttributeError, TypeError, when a field has the wrong type."""
     parsed = Parsed(WireFormat.OPENAI_RESPONSES, raw=raw)
     parsed.model = str(raw.get("model") or "")
     parsed.stream = bool(raw.get("stream"))

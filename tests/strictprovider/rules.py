@@ -165,7 +165,7 @@ class _Check:
     def _text(self, at: int, block: Text) -> None:
         if not block.text.strip():
             self.add(Rule.BLANK_TEXT, at, repr(block.text[:20]))
-        elif block.text.lstrip().startswith(("<think>", "<thinking>")):
+        elif block.text.lstrip().startswith(("<think>", "<thinking>", "<assistant_thinking>")):
             self.add(Rule.THINKING_AS_TEXT, at, repr(block.text[:40]))
 
     def _assistant(self, at: int, message: AssistantMessage) -> None:
@@ -279,7 +279,7 @@ def is_json_object(text: str) -> bool:
         return True
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

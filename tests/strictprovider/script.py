@@ -261,12 +261,14 @@ def split(text: str, pieces: int) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def by_turn(*replies: Reply) -> Script:
+def by_turn(*replies: Reply) -> Callable[[ModelRequest], Reply]:
     """The n-th answer of a conversation, by how many answers it holds already; the last one for all that follow."""
     return lambda request: replies[min(len(request.answers), len(replies) - 1)]
 
 
-def first_fails(fault: Reply, then: Script, *, times: int = 1) -> Script:
+def first_fails(
+    fault: Reply, then: Callable[[ModelRequest], Reply], *, times: int = 1
+) -> Callable[[ModelRequest], Reply]:
     """Each distinct request fails so often before it is answered."""
     return lambda request: fault if request.tries <= times else then(request)
 

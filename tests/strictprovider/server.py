@@ -201,14 +201,12 @@ class StrictProvider:
 
     async def _model_call(self, connection: Connection, request: HttpRequest) -> None:
         wire_format = _BY_PATH[request.path]
+        raw, unreadable = _read(request.body)
         try:
-            raw = json.loads(request.body)
-        except ValueError as error:
-            raw = {}
-            unreadable = [Violation(Rule.BAD_REQUEST, -1, f"The request body is not valid JSON: {error}")]
-        else:
-            unreadable = []
-        parsed = _FORMATS[wire_format].parse(raw, self._ledger)
+            parsed = _FORMATS[wire_format].parse(raw, self._ledger)
+        except (AttributeError, TypeError) as error:
+            unreadable.append(Violation(Rule.BAD_REQUEST, -1, f"a field has the wrong type: {error}"))
+            parsed = Parsed(wire_format, raw=raw)
         recorded = Recorded(
             len(self.requests) + 1, wire_format, parsed.model, parsed.messages, raw, request.headers, unreadable
         )
@@ -365,3 +363,13 @@ class StrictProvider:
                 return False
             case _:
                 assert_never(fault)
+
+
+def _read(body: bytes) -> tuple[dict[str, Any], list[Violation]]:
+    try:
+        raw = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return {}, [Violation(Rule.BAD_REQUEST, -1, f"The request body is not valid JSON: {error}")]
+    if not isinstance(raw, dict):
+        return {}, [Violation(Rule.BAD_REQUEST, -1, "The request body is no JSON object")]
+    return raw, []
