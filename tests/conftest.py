@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,9 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]  # a developer's own settings decide no test
     if hasattr(config, "workerinput") or GIVEN_URL in os.environ:
         return
-    folder = tempfile.mkdtemp(prefix="agentrt-tests-")
-    Path(folder).chmod(0o755)  # the servers run as other users when we are root
-    os.environ[RUN_FOLDER] = folder
+    folder = os.environ[RUN_FOLDER] = str(servers.new_folder())
     owner = subprocess.Popen(
         [sys.executable, "-m", "tests.servers", folder],
         cwd=CHECKOUT,

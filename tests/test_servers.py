@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import asyncpg
 import psutil
@@ -35,8 +33,7 @@ def test_psql_runs_in_the_tests_own_database(psql, database_url):
 @pytest.mark.system
 @pytest.mark.parametrize("name", sorted(servers.available()))
 def test_servers_end_with_a_test_run_that_was_killed(name):
-    folder = Path(tempfile.mkdtemp(prefix="agentrt-tests-"))
-    folder.chmod(0o755)
+    folder = servers.new_folder()
     with subprocess.Popen(
         [sys.executable, "-c", _A_TEST_RUN, str(folder), name],
         cwd=CHECKOUT,
