@@ -22,7 +22,6 @@ from pathlib import Path
 
 import asyncpg
 
-import agentrt
 from agentrt.core.errors import DatabaseUnavailable, SchemaMismatch
 from agentrt.postgres.faults import translated
 from agentrt.postgres.pool import DatabaseOptions, close, connect
@@ -54,7 +53,7 @@ def known_migrations() -> Sequence[Migration]:
     """The migrations of this version, in order: those in the wheel, else those of the checkout."""
     folder: Traversable = files("agentrt") / "migrations"
     if not folder.is_dir():
-        folder = Path(agentrt.__file__).parent.parent / "migrations"
+        folder = Path(__file__).parents[2] / "migrations"
     found = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return [_read(file) for file in found]
 
