@@ -107,7 +107,9 @@ class Metrics:
         self._reaps = counter("agentrt_reaps_total", "Workers that this worker declared dead.")
         self._fences = counter("agentrt_self_fences_total", "Times that this worker stopped since it could not renew.")
         self._reconnects = counter("agentrt_listener_reconnects_total", "Times that LISTEN had to be set up again.")
-        self._lag = Gauge("agentrt_loop_lag_seconds", "How late the main loop ran at the last look.", registry=registry)
+        self._lag = histogram(
+            "agentrt_loop_lag_seconds", "How late the main loop ran, looked at all the time.", buckets=_FAST
+        )
 
     def application(self) -> WSGIApplication:
         """The WSGI application that answers ``/metrics``."""
@@ -142,7 +144,7 @@ class Metrics:
             case events.ListenerReconnected():
                 self._reconnects.inc()
             case events.LoopLagged():
-                self._lag.set(event.seconds)
+                self._lag.observe(event.seconds)
             case _:
                 pass  # a line in the log is enough
 

@@ -28,7 +28,7 @@ class Telemetry:
             self._worker_id = str(event.worker_id)
         name, level, keys = line(event)
         self._logs.line(name, level, self._with_worker(keys))
-        if isinstance(event, events.SelfFenced | events.WorkerStalled):
+        if isinstance(event, events.SelfFenced | events.WorkerStalled | events.WarningRaised):
             self._logs.writer.flush(LAST_WORDS_SECONDS)  # the process may be about to end itself
 
     def _with_worker(self, keys: dict[str, Any]) -> dict[str, Any]:

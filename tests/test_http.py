@@ -1,0 +1,125 @@
+"""Probes and metrics over real HTTP."""
+
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+
+from agentrt.core.errors import ConfigurationError
+from agentrt.http import MAX_CONNECTIONS, Health, ProbeServer
+
+
+def metrics(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"agentrt_info 1\n"]
+
+
+@contextmanager
+def serving(*, live=Health, ready=Health, host="127.0.0.1"):
+    with ProbeServer(host, 0, metrics=metrics, live=live, ready=ready) as server:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+
+
+def ask(url, method="GET"):
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname, parts.port, timeout=5)
+    try:
+        connection.request(method, parts.path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_a_probe_without_problems_is_green_and_tells_the_facts():
+    with serving(live=lambda: Health(facts={"worker_id": "w"})) as url:
+        status, body = ask(url + "/livez")
+        assert (status, json.loads(body)) == (200, {"status": "ok", "problems": [], "worker_id": "w"})
+
+
+def test_a_probe_with_problems_is_red_and_says_why():
+    with serving(ready=lambda: Health(("the database is away",))) as url:
+        status, body = ask(url + "/readyz")
+        assert (status, json.loads(body)) == (503, {"status": "failing", "problems": ["the database is away"]})
+        assert ask(url + "/livez")[0] == 200
+
+
+def test_metrics_are_served():
+    with serving() as url:
+        assert ask(url + "/metrics") == (200, b"agentrt_info 1\n")
+
+
+def test_an_unknown_path_is_told_the_known_ones():
+    with serving() as url:
+        status, body = ask(url + "/healthz")
+        assert status == 404
+        assert json.loads(body)["paths"] == ["/metrics", "/livez", "/readyz"]
+        assert json.loads(ask(url + "/")[1]) == {"paths": ["/metrics", "/livez", "/readyz"]}
+
+
+def test_only_reading_is_offered():
+    with serving() as url:
+        assert ask(url + "/livez", "POST")[0] == 405
+        assert ask(url + "/livez", "HEAD") == (200, b"")
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out():
+    with serving() as url, pytest.raises(ConfigurationError) as caught:
+        ProbeServer("127.0.0.1", int(url.rsplit(":", 1)[1]), metrics=metrics, live=Health, ready=Health)
+    assert url.removeprefix("http://") in str(caught.value)
+    assert "in use" in str(caught.value)
+    assert "AGENTRT_HTTP_PORT" in str(caught.value)
+
+
+def test_an_address_of_another_machine_is_refused():
+    with pytest.raises(ConfigurationError, match="AGENTRT_HTTP_HOST"):
+        ProbeServer("192.0.2.1", 0, metrics=metrics, live=Health, ready=Health)
+
+
+def test_a_name_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigurationError, match="AGENTRT_HTTP_HOST"):
+        ProbeServer("no-such-host.invalid", 0, metrics=metrics, live=Health, ready=Health)
+
+
+def test_idle_clients_do_not_keep_others_from_an_answer():
+    with serving() as url:
+        address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        idle = [socket.create_connection(address) for _ in range(MAX_CONNECTIONS - 1)]
+        try:
+            assert ask(url + "/livez")[0] == 200
+        finally:
+            for connection in idle:
+                connection.close()
+
+
+def test_a_slow_probe_does_not_hold_up_the_others():
+    release = threading.Event()
+    asked = threading.Event()
+
+    def slow():
+        asked.set()
+        release.wait(10)
+        return Health()
+
+    with serving(ready=slow) as url:
+        thread = threading.Thread(target=ask, args=(url + "/readyz",))
+        thread.start()
+        assert asked.wait(5)
+        assert ask(url + "/livez")[0] == 200
+        release.set()
+        thread.join()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+def test_ipv6_addresses_work():
+    try:
+        with serving(host="::1") as url:
+            assert ask(url + "/livez")[0] == 200
+    except ConfigurationError as error:
+        if "Cannot assign" not in str(error):
+            raise
+        pytest.skip("this machine has no IPv6 loopback")
