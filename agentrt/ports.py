@@ -317,6 +317,15 @@ class ClientStore(Protocol):
 
     async def workers(self) -> Sequence[WorkerRow]: ...
 
+    async def pending_approvals(self, session_id: SessionId | None, *, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Rows of the view ``pending_approvals``, oldest first; of one session or of all."""
+
+    async def prune_sessions(self, older_than_seconds: float, *, max_sessions: int) -> int:
+        """Delete up to ``max_sessions`` sessions that ended longer ago than this; the number of deleted ones."""
+
+    async def queue_depths(self) -> Sequence[QueueDepth]:
+        """What is due and waits, per queue and agent; cheap enough for every few seconds."""
+
     async def close(self) -> None: ...
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 import threading
 from dataclasses import fields
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,7 +21,7 @@ from agentrt.telemetry.metrics import MAX_LABEL_LENGTH, MAX_LABEL_VALUES, Metric
 from agentrt.telemetry.sink import Telemetry
 
 WORKER = WorkerId(UUID(int=1))
-SESSION = {
+SESSION: dict[str, Any] = {
     "session_id": SessionId(UUID(int=2)), "agent": "auditor", "queue": "default", "run": 1, "attempt": 2,
     "fencing_token": 3,
 }  # fmt: skip
@@ -232,7 +233,7 @@ def test_the_heartbeats_age_counts_from_the_last_renewal(metrics):
 
 
 def test_queue_depths_come_from_the_reader_at_each_scrape(metrics):
-    rows = []
+    rows: list[QueueDepth] = []
     metrics.watch_queues(lambda: rows)
     assert value(metrics, "agentrt_queue_depth", queue="q", agent="a") is None
     rows.append(QueueDepth(queue="q", agent="a", waiting=7, oldest_seconds=12.5))

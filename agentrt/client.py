@@ -1,0 +1,277 @@
+"""The client: create sessions, talk to them, follow them. ``agentrt.connect(url)`` makes one.
+
+Each method is one SQL function of the schema ``agentrt``; the rules are the database's, and so are the messages of
+``ClientError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+from uuid import UUID
+
+from agentrt.core.errors import InvalidArgument
+from agentrt.core.session import Seq, SessionId, Status
+
+if TYPE_CHECKING:
+    from agentrt.core.budget import Limits
+    from agentrt.core.content import Block
+    from agentrt.core.journal import Entry
+    from agentrt.core.session import Session
+    from agentrt.ports import ClientStore, WorkerRow
+
+WhenRunning = Literal["steer", "queue", "interrupt", "reject"]
+Verdict = Literal["approved", "rejected"]
+
+PAGE_ENTRIES = 500
+
+
+class Client:
+    """Commands and questions of a client; usable by many tasks of one event loop at once.
+
+    All methods raise ``DatabaseUnavailable`` when the database does not answer in time (a command's outcome is then
+    unknown; repeat it with its ``dedup_key`` or ``request_id``), and ``ClientError`` when it refuses.
+    """
+
+    def __init__(self, store: ClientStore) -> None:
+        self._store = store
+
+    async def create(
+        self,
+        agent: str,
+        message: str | None = None,
+        *,
+        content: Sequence[Block] | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        ready_at: datetime | None = None,
+        dedup_key: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        tenant: str | None = None,
+        parent_id: UUID | None = None,
+        id: UUID | None = None,
+        max_attempts: int | None = None,
+    ) -> SessionId:
+        """Create a session with its first message, and return its id.
+
+        Args:
+            agent: The agent's name; no worker needs to know it yet.
+            message: The message as text; or ``content``: the message as blocks. One of the two.
+            content: See ``message``.
+            queue: Workers serve the queues that they name; ``default`` when left out.
+            priority: Higher is claimed first, from -32768 to 32767.
+            ready_at: Not claimed before this time; with a time zone.
+            dedup_key: A second call with the same key and arguments returns the first one's session.
+            config: Keys ``limits``, ``model``, ``instructions``, as far as the agent allows them.
+            labels: For filtering in ``list``.
+            tenant: The caller's word, kept with the session; part of what ``dedup_key`` is unique in.
+            parent_id: The session that this one was made for.
+            id: The session's id, instead of a new one.
+            max_attempts: Crashes in a row without progress after which a run fails.
+        """
+        options = _options(
+            content=content,
+            queue=queue,
+            priority=priority,
+            ready_at=ready_at,
+            dedup_key=dedup_key,
+            config=config,
+            labels=labels,
+            tenant=tenant,
+            parent_id=parent_id,
+            id=id,
+            max_attempts=max_attempts,
+        )
+        return await self._store.create_session(agent, message, options)
+
+    async def send(
+        self,
+        session_id: UUID | str,
+        message: str | None = None,
+        *,
+        content: Sequence[Block] | None = None,
+        when_running: WhenRunning | None = None,
+        request_id: str | None = None,
+    ) -> Seq:
+        """Send a message, and return the seq of its entry.
+
+        Args:
+            session_id: Whom to.
+            message: The message as text; or ``content``: as blocks.
+            content: See ``message``.
+            when_running: ``steer`` (default): seen at the next turn. ``queue``: the next run's message.
+                ``interrupt``: what is in flight is cancelled first. ``reject``: refused while a run is on.
+            request_id: A second call with the same id and arguments returns the first one's seq.
+        """
+        options = _options(content=content, when_running=when_running, request_id=request_id)
+        return await self._store.send_message(_session_id(session_id), message, options)
+
+    async def cancel(self, session_id: UUID | str, *, reason: str | None = None, run: int | None = None) -> Status:
+        """Cancel at once whatever is on; with ``run`` only if that run is on."""
+        return await self._store.cancel_session(_session_id(session_id), _options(reason=reason, run=run))
+
+    async def resume(
+        self, session_id: UUID | str, *, force: bool | None = None, limits: Limits | Mapping[str, Any] | None = None
+    ) -> Status:
+        """Wake a suspended session, with higher ``limits`` if it had used up its budget.
+
+        ``force`` wakes it although approvals are open; they become obsolete.
+        """
+        given = limits if limits is None or isinstance(limits, Mapping) else asdict(limits)
+        options = _options(force=force, limits=given)
+        return await self._store.command("resume_session", _session_id(session_id), options)
+
+    async def retry(self, session_id: UUID | str, *, run: int | None = None) -> Status:
+        """Start a new run of a failed or cancelled session, without a new message; with ``run`` only of that run."""
+        return await self._store.command("retry_session", _session_id(session_id), _options(run=run))
+
+    async def archive(self, session_id: UUID | str) -> Status:
+        """Put an ended session away: from then on it can only be read."""
+        return await self._store.command("archive_session", _session_id(session_id), {})
+
+    async def release(self, session_id: UUID | str, *, reason: str | None = None) -> Status:
+        """Take a running session from its worker and queue it again; costs no attempt."""
+        return await self._store.command("release_session", _session_id(session_id), _options(reason=reason))
+
+    async def pending_approvals(
+        self, session_id: UUID | str | None = None, *, limit: int = 100
+    ) -> Sequence[Mapping[str, Any]]:
+        """Rows of the view ``pending_approvals``, oldest first; of one session or of all."""
+        known = None if session_id is None else _session_id(session_id)
+        return await self._store.pending_approvals(known, limit=limit)
+
+    async def decide(
+        self,
+        approval_id: UUID | str,
+        verdict: Verdict,
+        *,
+        reviewer: str,
+        arguments_hash: str | None = None,
+        comment: str | None = None,
+    ) -> Status:
+        """Decide an approval; ``arguments_hash`` names the arguments that the reviewer saw.
+
+        ``reviewer`` is the caller's word, kept as it is. A rejection's ``comment`` is read by the model.
+        """
+        options = _options(arguments_hash=arguments_hash, comment=comment)
+        return await self._store.decide_approval(
+            _uuid(approval_id, "an approval's id"), verdict, reviewer=reviewer, options=options
+        )
+
+    async def complete_tool_call(
+        self, session_id: UUID | str, call_id: str, *, result: str, outcome: Literal["ok", "error"] | None = None
+    ) -> Status:
+        """Give the result of a tool call that was deferred."""
+        return await self._store.complete_tool_call(
+            _session_id(session_id), call_id, result=result, options=_options(outcome=outcome)
+        )
+
+    async def get(self, session_id: UUID | str) -> Session:
+        """The session's head.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        return await self._store.get(_session_id(session_id))
+
+    async def list(
+        self,
+        *,
+        status: Status | str | None = None,
+        agent: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+    ) -> Sequence[Mapping[str, Any]]:
+        """Rows of the view ``session_list``, newest first, at most ``limit``."""
+        filters = _options(status=status, agent=agent, queue=queue, tenant=tenant, labels=labels)
+        return await self._store.list(filters, limit=limit)
+
+    async def read(self, session_id: UUID | str, *, after_seq: int = 0) -> AsyncGenerator[Entry, None]:
+        """The entries that exist behind ``after_seq``, in order; read in pages.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        known = _session_id(session_id)
+        while page := await self._store.read_journal(known, after_seq, max_entries=PAGE_ENTRIES):
+            for entry in page:
+                yield entry
+            after_seq = page[-1].seq
+
+    async def follow(self, session_id: UUID | str, *, after_seq: int = 0) -> AsyncGenerator[Entry, None]:
+        """The entries behind ``after_seq`` in order, each once, as they are committed; until the loop is left.
+
+        It goes on across takeovers and lost connections. Leave it by ``break``, inside ``contextlib.aclosing`` if the
+        connection is to be given back at once.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        async for entry in self._store.follow(_session_id(session_id), after_seq):
+            yield entry
+
+    async def prune(self, older_than_seconds: float, *, max_sessions: int = 500) -> int:
+        """Delete up to ``max_sessions`` sessions that ended longer ago than this; returns how many.
+
+        Call it again until that is 0.
+        """
+        return await self._store.prune_sessions(older_than_seconds, max_sessions=max_sessions)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """The workers that are known, with what they serve."""
+        return await self._store.workers()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _session_id(given: UUID | str) -> SessionId:
+    return SessionId(_uuid(given, "a session's id"))
+
+
+def _uuid(given: UUID | str, what: str) -> UUID:
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidArgument(f"{given!r:.100} is not {what}: that is a UUID of 32 hexadecimal digits") from None
+
+
+def _options(*, content: Sequence[Block] | None = None, **given: Any) -> dict[str, Any]:
+    """What was given, as the SQL functions take it."""
+    options = {name: _plain(value) for name, value in given.items() if value is not None}
+    if content is not None:
+        from agentrt.core.content import encode_content
+
+        options["content"] = encode_content(tuple(content))
+    return options
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case UUID():
+            return str(value)
+        case datetime():
+            if value.tzinfo is None:
+                raise InvalidArgument(f"{value} has no time zone: give one, such as datetime.now(UTC)")
+            return value.isoformat()
+        case Mapping():
+            return dict(value)
+        case _:
+            return value
