@@ -25,7 +25,7 @@ def call_id(seq: int, position: int) -> CallId:
     ``agentrt._call_id`` gives the same. Nine alphanumeric characters is the strictest form that a provider demands
     (Mistral's chat completions).
     """
-    return CallId(f"{seq:06x}{position:03x}")
+    return CallId(f"{seq % 0x1000000:06x}{position % 0x1000:03x}")
 
 
 class StopReason(StrEnum):
@@ -186,10 +186,15 @@ class AssistantMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
+    """Committed before a ``once`` tool runs; and, with ``deferred``, after a tool said that its result comes from
+    outside (``complete_tool_call``), within ``expires_seconds`` if given."""
+
     type: ClassVar[str] = "tool_started"
     call_id: CallId = CallId("")
     tool: str = ""
     effect: Effect = Effect.ONCE
+    deferred: bool | None = None
+    expires_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,156 @@
+"""What is to be done with an open call: the one judgement that a fresh plan and a takeover share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from agentrt.core.journal import Effect, ToolOutcome, ToolResult
+from agentrt.core.transcript import ApprovalState, OpenCall, Transcript
+
+DEADLY: Final = 2
+"""After how many dead owners a call is no longer tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTraits:
+    """What the planner needs to know of a tool. ``effect`` None was not declared and counts as ``once``;
+    ``on_unknown`` is ``report``, ``retry_allowed`` or ``suspend``."""
+
+    effect: Effect | None = None
+    pauses: bool = False
+    sequential: bool = False
+    reconciles: bool = False
+    on_unknown: str = "report"
+
+    @property
+    def once(self) -> bool:
+        return self.effect is None or self.effect is Effect.ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run it, for the first time or, where that is safe, again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconcile:
+    """Ask the tool's ``reconcile`` what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitApproval:
+    """A decision is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitResult:
+    """The result comes from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsApproval:
+    """It may repeat what an earlier call of unknown outcome has done: a person decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """It is not run; this is its result. ``left_open``: an earlier owner, or an earlier run, left it open."""
+
+    result: ToolResult
+    left_open: bool
+
+
+Judgement = Run | Reconcile | AwaitApproval | AwaitResult | NeedsApproval | Close
+
+
+def judge(call: OpenCall, tools: Mapping[str, ToolTraits], unresolved: Collection[tuple[str, str]]) -> Judgement:
+    """What is to be done with ``call``. ``unresolved`` are the tools and arguments whose outcome is unknown."""
+    traits = tools.get(call.call.tool)
+    if call.started and not call.deferred:
+        return _judge_started(call, traits)
+    if call.closed_off:
+        return _close(
+            call, *((ToolOutcome.UNKNOWN, UNKNOWN) if call.started else (ToolOutcome.INTERRUPTED, INTERRUPTED))
+        )
+    if call.deferred:
+        return AwaitResult()
+    if traits is None:
+        return _close(call, ToolOutcome.ERROR, no_such_tool(call.call.tool, tools), left_open=False)
+    if call.approval is not None and call.approval.state is not ApprovalState.APPROVED:
+        return _judge_unapproved(call, call.approval.state, comment=call.approval.comment)
+    return _judge_runnable(call, traits, unresolved)
+
+
+def _judge_runnable(call: OpenCall, traits: ToolTraits, unresolved: Collection[tuple[str, str]]) -> Judgement:
+    if call.orphaned >= DEADLY:
+        return _close(call, ToolOutcome.ERROR, CRASHED)
+    repeats = (call.call.tool, call.call.arguments) in unresolved
+    if repeats and traits.once and traits.on_unknown != "retry_allowed" and call.approval is None:
+        return NeedsApproval()
+    return Run()
+
+
+def _judge_started(call: OpenCall, traits: ToolTraits | None) -> Judgement:
+    """A ``once`` call that has begun: only its tool can tell what became of it."""
+    if traits is None:
+        return _close(call, ToolOutcome.UNKNOWN, GONE)
+    if traits.reconciles:
+        return Reconcile()
+    return _close(call, ToolOutcome.UNKNOWN, UNKNOWN)
+
+
+def _judge_unapproved(call: OpenCall, state: ApprovalState, *, comment: str | None) -> Judgement:
+    match state:
+        case ApprovalState.PENDING:
+            return AwaitApproval()
+        case ApprovalState.REJECTED:
+            return _close(call, ToolOutcome.DENIED, f"{REJECTED} {comment or ''}".rstrip(), left_open=False)
+        case ApprovalState.EXPIRED:
+            return _close(call, ToolOutcome.DENIED, EXPIRED, left_open=False)
+        case ApprovalState.OBSOLETE | ApprovalState.APPROVED:
+            return _close(call, ToolOutcome.DENIED, OBSOLETE, left_open=False)
+        case _:
+            assert_never(state)
+
+
+def _close(call: OpenCall, outcome: ToolOutcome, content: str, *, left_open: bool = True) -> Close:
+    return Close(ToolResult(call.call.call_id, call.call.tool, content, outcome), left_open)
+
+
+def unresolved_unknowns(transcript: Transcript) -> frozenset[tuple[str, str]]:
+    """Tool and arguments of the calls whose outcome is unknown, and which no later call like them has settled by
+    ending well."""
+    unresolved: dict[tuple[str, str], None] = {}
+    for turn in transcript.turns:
+        for call, result in zip(turn.calls, turn.results, strict=True):
+            if result is None:
+                continue
+            if result.outcome is ToolOutcome.UNKNOWN:
+                unresolved[call.tool, call.arguments] = None
+            elif result.outcome is ToolOutcome.OK:
+                unresolved.pop((call.tool, call.arguments), None)
+    return frozenset(unresolved)
+
+
+# --- the words that a model reads; the same every time --------------------------------------------------------------
+
+INTERRUPTED: Final = "Not run: the run was interrupted before this call began, or while it had no lasting effect."
+UNKNOWN: Final = (
+    "The outcome is unknown: this call was started, and was cut off before it could report. It may or may not have had "
+    "its effect. Assume neither; find out before you rely on it or repeat it."
+)
+GONE: Final = (
+    "The outcome is unknown: this call was started, was cut off before it could report, and its tool is no longer "
+    "available. Assume neither that it had its effect nor that it had not."
+)
+CRASHED: Final = "Crashed the worker: the process died twice while this call was running. It is not tried again."
+REJECTED: Final = "Not run: a person rejected this call."
+EXPIRED: Final = "Not run: nobody decided about this call in time."
+OBSOLETE: Final = "Not run: the request for approval became obsolete before anybody decided."
+
+
+def no_such_tool(name: str, tools: Collection[str]) -> str:
+    """What a model reads that called a tool which does not exist."""
+    return f"There is no tool {name!r}. The tools are: {', '.join(sorted(tools)) or 'none'}."
