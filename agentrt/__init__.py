@@ -1,9 +1,49 @@
 """Durable LLM agent sessions in Postgres."""
 
+from importlib import import_module as _import_module
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # at run time each name is imported when it is first used, so that the command line starts fast
+    from agentrt.agents import (
+        Agent,
+        Done,
+        Limits,
+        NotDone,
+        NotExecuted,
+        ToolContext,
+        ToolError,
+        Unknown,
+        tool,
+    )
+    from agentrt.app import connect
+    from agentrt.client import Client
+    from agentrt.core import errors
+
+__all__ = [
+    "Agent",
+    "Client",
+    "Done",
+    "Limits",
+    "NotDone",
+    "NotExecuted",
+    "ToolContext",
+    "ToolError",
+    "Unknown",
+    "connect",
+    "errors",
+    "tool",
+]
+
+_PLACES = {"Client": "agentrt.client", "connect": "agentrt.app", "errors": "agentrt.core.errors"}
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> object:
     if name == "__version__":
         return _version("agentrt")
-    raise AttributeError(f"module 'agentrt' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'agentrt' has no attribute {name!r}")
+    place = _import_module(_PLACES.get(name, "agentrt.agents"))
+    value: object = place if name == "errors" else getattr(place, name)
+    globals()[name] = value
+    return value

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 from agentrt.core.errors import AgentDefinitionError
@@ -69,6 +69,10 @@ class ToolConnection:
     def __init__(self, connect: Callable[[], Any]) -> None:
         """``connect()`` is awaited for the driver's connection, with the transaction begun."""
         self._connect = connect
+
+    async def __call__(self) -> Any:
+        """The driver's own connection, for what the methods below do not cover (cursors, COPY, savepoints)."""
+        return await self._connect()
 
     async def execute(self, sql: str, *arguments: Any) -> str:
         """Run a statement; returns its status, as ``INSERT 0 1``."""
@@ -172,6 +176,10 @@ class Tool:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+    def with_timeout(self, timeout_seconds: float) -> Tool:
+        """The same tool with another time limit."""
+        return replace(self, timeout_seconds=timeout_seconds)
 
     def parse(self, arguments: str) -> dict[str, Any]:
         """The validated arguments, by name. A blank string counts as no arguments.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from agentrt.agents import Agent, Registry
-from agentrt.core.budget import Limits, Spent
+from agentrt.core.budget import Spent
 from agentrt.core.codec import decode, encode
 from agentrt.core.errors import DatabaseUnavailable, LeaseLost
 from agentrt.core.events import SessionEvent
@@ -73,6 +73,7 @@ class Activation:
         self.holding = holding
         self.deps = deps
         self.agent = agent
+        self.traits = agent.traits()
         self.entries: list[Entry] = []
         self.writing = asyncio.Lock()
         """Held during each write; a transactional tool holds it around its commit."""
@@ -141,8 +142,11 @@ class Activation:
         Raises:
             LeaseLost: somebody else owns the session now.
         """
+        return await self.append_entries(new_entries(data, dedup_key=dedup_key))
+
+    async def append_entries(self, new: Sequence[NewEntry]) -> Seq:
+        """Like ``append``, for entries with keys of their own."""
         async with self.writing:
-            new = new_entries(data, dedup_key=dedup_key)
             written = await self.deps.committer.append(self.holding, new)
             await self.absorb(new, written)
             return Seq(written.last_seq - len(new) + 1)
@@ -156,7 +160,7 @@ class Activation:
         self._add([self._entry(first + index, entry, first=first) for index, entry in enumerate(new)])
 
     def _entry(self, seq: int, new: NewEntry, *, first: int) -> Entry:
-        data = decode(new.data.type, encode(new.data), seq=seq)
+        data = decode(new.data.type, storable(encode(new.data)), seq=seq)
         if isinstance(data, ApprovalRequested) and data.position is not None:
             data = replace(data, call_id=call_id(first, data.position), position=None)
         return Entry(
@@ -235,33 +239,22 @@ def event_keys(holding: Holding) -> Mapping[str, Any]:
 
 
 def new_entries(data: Sequence[EntryData], *, dedup_key: str | None = None) -> tuple[NewEntry, ...]:
-    """Entries to be written, in a form that can be stored."""
+    """Entries to be written, the first with ``dedup_key``."""
     keys = [dedup_key, *[None] * len(data)]
-    return tuple(NewEntry(data=_storable(entry), dedup_key=key) for entry, key in zip(data, keys, strict=False))
+    return tuple(NewEntry(data=entry, dedup_key=key) for entry, key in zip(data, keys, strict=False))
 
 
-def _storable(data: EntryData) -> EntryData:
-    return decode(data.type, storable(encode(data)), seq=0)
-
-
-def most_telling(group: BaseExceptionGroup) -> BaseException:
+def most_telling(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one exception of a group that decides what happens: a lost lease, a surprise, an interrupt."""
     leaves = list(_leaves(group))
-    for kind in (LeaseLost, Interrupted):
-        rest = [leaf for leaf in leaves if not isinstance(leaf, kind)]
-        if kind is LeaseLost and len(rest) < len(leaves):
-            return next(leaf for leaf in leaves if isinstance(leaf, kind))
-        if kind is Interrupted and rest:
-            return rest[0]
-    return leaves[0]
+    lost = [leaf for leaf in leaves if isinstance(leaf, LeaseLost)]
+    surprises = [leaf for leaf in leaves if not isinstance(leaf, Interrupted)]
+    return (lost or surprises or leaves)[0]
 
 
-def _leaves(group: BaseExceptionGroup) -> Any:
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from _leaves(error)
         else:
             yield error
-
-
-__all__ = ["Activation", "Interrupted", "Limits", "RunnerDeps", "event_keys", "most_telling", "new_entries"]

@@ -1,0 +1,345 @@
+"""What a user writes: agents, their tools, and where a worker finds them.
+
+``Agent`` and ``tool`` are the two names that a module of agents needs; ``Registry`` loads such modules and files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+from agentrt.core.budget import Limits
+from agentrt.core.errors import AgentDefinitionError, ConfigurationError
+from agentrt.core.plan import ToolTraits
+from agentrt.core.transcript import ModelIdentity
+from agentrt.toolspec import (
+    Deferred,
+    Done,
+    InvalidArguments,
+    NotDone,
+    NotExecuted,
+    Tool,
+    ToolContext,
+    ToolError,
+    Unknown,
+    as_tool,
+    tool,
+)
+
+__all__ = [
+    "Agent",
+    "AgentModel",
+    "Deferred",
+    "Done",
+    "InvalidArguments",
+    "Limits",
+    "NotDone",
+    "NotExecuted",
+    "Registry",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "Unknown",
+    "tool",
+]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_MODEL = re.compile(r"[a-z0-9][a-z0-9_-]*:\S+")
+_OVERRIDABLE: Final = frozenset({"limits", "model", "instructions"})
+_LATER: Final = frozenset({"output", "lifespan", "secrets", "mcp"})
+
+
+class AgentModel(Protocol):
+    """A model object in place of a ``"provider:name"``: the port ``agentrt.ports.Model``."""
+
+    @property
+    def identity(self) -> ModelIdentity: ...
+
+    @property
+    def context_window(self) -> int | None: ...
+
+    async def request(self, request: Any, on_text: Callable[[str], None]) -> Any: ...
+
+
+class Agent:
+    """An agent: a name that sessions refer to, a model, instructions and tools. Immutable.
+
+    Args:
+        name: 1 to 100 of the characters ``A-Z a-z 0-9 _ . -``.
+        model: ``"provider:name"``, or a model object such as ``agentrt.testing.ScriptedModel``.
+        instructions: the system prompt.
+        tools: functions decorated with ``tool``, or plain ones, whose effect is then taken to be ``once``.
+        limits: what one run may use before it is suspended (budget).
+        allow_overrides: which keys of a session's ``config`` count: ``limits``, ``model``, ``instructions``.
+
+    Raises:
+        AgentDefinitionError: an argument cannot be used, or belongs to a later version.
+    """
+
+    __slots__ = ("allow_overrides", "instructions", "limits", "model", "name", "tools", "version")
+
+    name: str
+    model: str | AgentModel
+    instructions: str
+    tools: Mapping[str, Tool]
+    limits: Limits
+    allow_overrides: frozenset[str]
+    version: str
+    """Hash of instructions, tools and model; journaled at each claim."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | AgentModel,
+        instructions: str = "",
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        limits: Limits | None = None,
+        allow_overrides: Iterable[str] = ("limits",),
+        **later: Any,
+    ) -> None:
+        self._set("name", _checked_name(name))
+        _refuse_later(name, later)
+        self._set("model", _checked_model(name, model))
+        self._set("instructions", _checked_instructions(name, instructions))
+        self._set("tools", _by_name(name, tools))
+        self._set("limits", _checked_limits(name, limits))
+        self._set("allow_overrides", _checked_overrides(name, allow_overrides))
+        self._set("version", _version(self))
+
+    def _set(self, field_name: str, value: object) -> None:
+        object.__setattr__(self, field_name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"an Agent does not change; make another one with {name}={value!r}")
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, model={self.model_name!r}, tools={sorted(self.tools)})"
+
+    @property
+    def model_name(self) -> str:
+        """The model as words: ``provider:name``."""
+        if isinstance(self.model, str):
+            return self.model
+        return f"{self.model.identity.provider}:{self.model.identity.model}"
+
+    def traits(self) -> Mapping[str, ToolTraits]:
+        """What the planner needs to know of each tool."""
+        return {name: _traits(tool) for name, tool in self.tools.items()}
+
+    def warnings(self) -> tuple[str, ...]:
+        """What an operator should know at start."""
+        undeclared = ", ".join(tool.name for tool in self.tools.values() if not tool.declared)
+        warning = (
+            f"agent {self.name}: no effect is declared for {undeclared}; taken as 'once', so a call that a crash cut "
+            f"is not run again. Say @tool(effect=...), one of read, idempotent, once, transactional"
+        )
+        return (warning,) if undeclared else ()
+
+
+def _traits(tool: Tool) -> ToolTraits:
+    return ToolTraits(
+        effect=tool.effect,
+        pauses=tool.pauses,
+        sequential=tool.sequential,
+        reconciles=tool.reconcile is not None,
+        on_unknown=tool.on_unknown,
+    )
+
+
+def _checked_name(name: object) -> str:
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise AgentDefinitionError(f"agent {name!r}: a name has 1 to 100 of the characters A-Z a-z 0-9 _ . -")
+
+
+def _checked_instructions(name: str, instructions: object) -> str:
+    if isinstance(instructions, str):
+        return instructions
+    raise AgentDefinitionError(f"agent {name}: instructions are text in this version, not {instructions!r}")
+
+
+def _refuse_later(name: str, later: Mapping[str, Any]) -> None:
+    for option in later:
+        if option in _LATER:
+            raise AgentDefinitionError(
+                f"agent {name}: {option}= is not supported by this version of agentrt; leave it out"
+            )
+        raise AgentDefinitionError(f"agent {name}: there is no option {option!r}")
+
+
+def _checked_model(name: str, model: object) -> Any:
+    if isinstance(model, str):
+        if _MODEL.fullmatch(model):
+            return model
+        raise AgentDefinitionError(f"agent {name}: model={model!r} is not of the form 'provider:name'")
+    if callable(getattr(model, "request", None)) and isinstance(getattr(model, "identity", None), ModelIdentity):
+        return model
+    raise AgentDefinitionError(f"agent {name}: model={model!r} is neither 'provider:name' nor a model object")
+
+
+def _by_name(name: str, tools: object) -> Mapping[str, Tool]:
+    if not isinstance(tools, Iterable):
+        raise AgentDefinitionError(f"agent {name}: tools={tools!r} is not a list of functions")
+    found: dict[str, Tool] = {}
+    for given in tools:
+        if not callable(given):
+            raise AgentDefinitionError(f"agent {name}: {given!r} is not a function, so it cannot be a tool")
+        made = as_tool(given)
+        if made.name in found:
+            raise AgentDefinitionError(f"agent {name}: two tools are called {made.name}")
+        found[made.name] = made
+    return found
+
+
+def _checked_limits(name: str, limits: object) -> Limits:
+    if limits is None:
+        return Limits()
+    if isinstance(limits, Limits):
+        return limits
+    raise AgentDefinitionError(f"agent {name}: limits={limits!r} is not Limits(turns=…, tokens=…, cost=…)")
+
+
+def _checked_overrides(name: str, allowed: Iterable[str]) -> frozenset[str]:
+    given = frozenset([allowed] if isinstance(allowed, str) else allowed)
+    if unknown := sorted(given - _OVERRIDABLE):
+        raise AgentDefinitionError(f"agent {name}: allow_overrides names {unknown}; known: {sorted(_OVERRIDABLE)}")
+    return given
+
+
+def _version(agent: Agent) -> str:
+    parts = {
+        "instructions": agent.instructions,
+        "model": agent.model_name,
+        "tools": [
+            [tool.name, tool.description, tool.parameters, tool.effect]
+            for tool in sorted(agent.tools.values(), key=lambda tool: tool.name)
+        ],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# --- where a worker finds its agents --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The agents of a worker. ``problems`` names each module or file that could not be loaded, and why."""
+
+    agents: Mapping[str, Agent]
+    problems: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, *agents: Agent) -> Registry:
+        """A registry of these agents.
+
+        Raises:
+            AgentDefinitionError: two of them have one name.
+        """
+        return cls(_distinct((agent, "given") for agent in agents))
+
+    @classmethod
+    def load(cls, sources: str | Sequence[str]) -> Registry:
+        """Import modules and files (comma-separated, or a list) and collect every module-level ``Agent``.
+
+        A source that cannot be imported becomes a problem, and the others go on.
+
+        Raises:
+            AgentDefinitionError: two agents have one name.
+        """
+        named = sources.split(",") if isinstance(sources, str) else sources
+        found: list[tuple[Agent, str]] = []
+        problems = []
+        for source in (name.strip() for name in named):
+            if not source:
+                continue
+            try:
+                agents = _agents_of(_import(source))
+            except ConfigurationError as error:
+                problems.append(str(error))
+                continue
+            found += [(agent, source) for agent in agents]
+            if not agents:
+                problems.append(f"{source}: there is no Agent at the top level of this module")
+        return cls(_distinct(found), tuple(problems))
+
+    def warnings(self) -> tuple[str, ...]:
+        """What an operator should know at start."""
+        return tuple(warning for agent in self.agents.values() for warning in agent.warnings())
+
+
+def _distinct(found: Iterable[tuple[Agent, str]]) -> Mapping[str, Agent]:
+    agents: dict[str, Agent] = {}
+    places: dict[str, str] = {}
+    for agent, place in found:
+        if agent.name in agents and agents[agent.name] is not agent:
+            raise AgentDefinitionError(
+                f"two agents are called {agent.name!r}: one from {places[agent.name]}, one from {place}; rename one"
+            )
+        agents[agent.name] = agent
+        places.setdefault(agent.name, place)
+    return agents
+
+
+def _agents_of(module: ModuleType) -> list[Agent]:
+    return [value for value in vars(module).values() if isinstance(value, Agent)]
+
+
+def _import(source: str) -> ModuleType:
+    is_file = source.endswith(".py") or "/" in source
+    try:
+        return _import_file(Path(source)) if is_file else _import_module(source)
+    except ConfigurationError as error:
+        raise AgentDefinitionError(f"{source}: {error}") from error
+    except SyntaxError as error:
+        raise AgentDefinitionError(f"{source}: {error.filename}, line {error.lineno}: {error.msg}") from error
+    except (Exception, SystemExit) as error:  # the user's module may do anything
+        raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {error}") from error
+
+
+def _import_module(name: str) -> ModuleType:
+    _make_importable(Path.cwd())
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise AgentDefinitionError("there is no such file")
+    resolved = path.resolve()
+    _make_importable(resolved.parent)
+    name = f"agentrt_agents_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, resolved)
+    if spec is None or spec.loader is None:
+        raise AgentDefinitionError("this is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # annotations are resolved through it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _make_importable(folder: Path) -> None:
+    """As Python does for a script: what lies beside it can be imported."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _where(error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    last = frames[-1] if frames else None
+    return f"{last.filename}, line {last.lineno}: " if last and last.filename != __file__ else ""

@@ -1,0 +1,82 @@
+"""The end of a tool call, written into the journal once and for all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agentrt.agents import Deferred, Done, Tool
+from agentrt.core.events import ToolFinished
+from agentrt.core.journal import ToolOutcome, ToolResult, ToolStarted
+from agentrt.core.transcript import OpenCall
+from agentrt.ports import UnstorableBatch
+from agentrt.worker.activation import Activation
+from agentrt.worker.invoke import End
+from agentrt.worker.wording import cut, result_text
+
+_UNKNOWN: Final = (
+    "It is not known whether this call had its effect: {why} Do not assume either way; find out by other means, or "
+    "ask, before you call it again."
+)
+
+
+def unknown_end(why: str) -> End:
+    """Nobody can tell whether the call had its effect. ``why`` is a sentence."""
+    return End(outcome=ToolOutcome.UNKNOWN, content=_UNKNOWN.format(why=why))
+
+
+def done_end(activation: Activation, done: Done) -> End:
+    """The call had its effect, as ``reconcile`` found out."""
+    limit = activation.deps.settings.tool_result_max_bytes
+    return End(outcome=ToolOutcome.OK, content=cut(result_text(done.result), limit))
+
+
+def result_key(call: OpenCall) -> str:
+    """The dedup key of a call's result: there can be only one."""
+    return f"w:result:{call.call.call_id}"
+
+
+def result_of(call: OpenCall, end: End, *, seconds: float) -> ToolResult:
+    """The entry that answers ``call``."""
+    return ToolResult(call.call.call_id, call.call.tool, end.content, end.outcome, round(seconds, 3))
+
+
+def deferral_of(call: OpenCall, tool: Tool, deferred: Deferred) -> ToolStarted:
+    """The entry that says that ``call`` will be answered from outside."""
+    return ToolStarted(
+        call.call.call_id, tool.name, tool.effect, deferred=True, expires_seconds=deferred.expires_seconds
+    )
+
+
+async def finish(activation: Activation, call: OpenCall, *, end: End, seconds: float) -> None:
+    """Commit a call's result and tell observers.
+
+    Raises:
+        LeaseLost: somebody else owns the session now.
+    """
+    try:
+        await activation.append(result_of(call, end, seconds=seconds), dedup_key=result_key(call))
+    except UnstorableBatch as error:
+        await activation.catch_up()
+        if _is_open(activation, call):
+            words = End(
+                outcome=ToolOutcome.ERROR, content="The call ended, but its result cannot be stored.", cause=error
+            )
+            await activation.append(result_of(call, words, seconds=seconds), dedup_key=result_key(call))
+    tell_finished(activation, call, end=end, seconds=seconds)
+
+
+def tell_finished(activation: Activation, call: OpenCall, *, end: End, seconds: float) -> None:
+    """Tell observers how a call ended, without its texts."""
+    activation.tell(
+        ToolFinished,
+        tool=call.call.tool,
+        tool_call_id=str(call.call.call_id),
+        outcome=str(end.outcome),
+        seconds=seconds,
+        error="" if end.cause is None else type(end.cause).__name__,
+        traceback=end.traceback,
+    )
+
+
+def _is_open(activation: Activation, call: OpenCall) -> bool:
+    return any(other.call.call_id == call.call.call_id for other in activation.transcript.open_calls)

@@ -1,0 +1,165 @@
+"""Running the tool calls of an answer: order, validation, effects; each result is committed when it exists."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from agentrt.agents import Done, InvalidArguments, NotDone, Tool, ToolContext
+from agentrt.core.calls import INTERRUPTED, no_such_tool
+from agentrt.core.journal import Effect, ToolOutcome, ToolStarted
+from agentrt.core.transcript import OpenCall
+from agentrt.worker.activation import Activation, most_telling
+from agentrt.worker.approvals import approval_of, arguments_hash, reason_to_ask
+from agentrt.worker.invoke import End, invoke, reconcile
+from agentrt.worker.results import deferral_of, done_end, finish, unknown_end
+from agentrt.worker.transactional import run_transactional
+
+MOST_AT_ONCE: Final = 8
+
+
+async def run_tools(activation: Activation, calls: Sequence[OpenCall]) -> None:
+    """Run the calls: at most 8 at once, in their order, none beside a sequential one. Begins none while draining.
+
+    Raises:
+        LeaseLost: somebody else owns the session now.
+    """
+    free = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def one(call: OpenCall) -> None:
+        async with free:
+            if not activation.holding.draining.is_set():
+                await _answer(activation, call)
+
+    for together in _batches(activation, calls):
+        try:
+            async with asyncio.TaskGroup() as group:
+                for call in together:
+                    group.create_task(one(call), name=f"tool {call.call.tool} {call.call.call_id}")
+        except BaseExceptionGroup as raised:
+            raise most_telling(raised) from None
+
+
+def _batches(activation: Activation, calls: Sequence[OpenCall]) -> Iterator[Sequence[OpenCall]]:
+    def alone(call: OpenCall) -> bool:
+        tool = activation.agent.tools.get(call.call.tool)
+        return tool is not None and tool.sequential
+
+    for sequential, group in itertools.groupby(calls, key=alone):
+        if sequential:
+            yield from ([call] for call in group)
+        else:
+            yield list(group)
+
+
+async def _answer(activation: Activation, call: OpenCall) -> None:
+    """One call, from its arguments to its committed result (or a request for approval, or a deferral)."""
+    begun = activation.deps.clock()
+    end = await _end_of(activation, call)
+    if end is not None and end.deferred is not None:
+        await activation.append(deferral_of(call, activation.agent.tools[call.call.tool], end.deferred))
+    elif end is not None:
+        await finish(activation, call, end=end, seconds=activation.deps.clock() - begun)
+
+
+async def _end_of(activation: Activation, call: OpenCall) -> End | None:
+    """None when nothing is left to be written: an approval was requested, or the end is committed already."""
+    tool = activation.agent.tools.get(call.call.tool)
+    if tool is None:
+        return End(outcome=ToolOutcome.ERROR, content=no_such_tool(call.call.tool, activation.agent.tools))
+    if call.approval is not None and call.approval.arguments_hash != arguments_hash(call.call.arguments):
+        return End(outcome=ToolOutcome.DENIED, content="Not run: other arguments than these were approved.")
+    try:
+        arguments = tool.parse(call.call.arguments)
+    except InvalidArguments as error:
+        if call.started:
+            return unknown_end("its arguments no longer fit the tool.")
+        return End(outcome=ToolOutcome.ERROR, content=str(error))
+    if not call.started and call.approval is None and (reason := await reason_to_ask(activation, call.call)):
+        await activation.append(approval_of(call.call, reason=reason))
+        return None
+    return await _run(activation, tool, call, arguments)
+
+
+async def _run(activation: Activation, tool: Tool, call: OpenCall, arguments: dict[str, object]) -> End | None:
+    context = context_of(activation, call)
+    match tool.effect:
+        case Effect.READ | Effect.IDEMPOTENT:
+            return await invoke(activation, tool, context=context, arguments=arguments)
+        case Effect.ONCE:
+            return await _Once(activation, tool, call).run(context, arguments)
+        case Effect.TRANSACTIONAL:
+            return await run_transactional(activation, tool, call, context=context, arguments=arguments)
+
+
+def context_of(activation: Activation, call: OpenCall) -> ToolContext:
+    """What the tool is given."""
+    session = activation.session
+    return ToolContext(
+        session_id=session.id,
+        call_id=call.call.call_id,
+        agent=session.agent,
+        attempt=session.attempt,
+        tenant=session.tenant,
+        labels=session.labels,
+    )
+
+
+# --- effect "once" --------------------------------------------------------------------------------------------------
+
+
+class _Once:
+    """A call that is never run again unless ``reconcile`` says that it had no effect."""
+
+    def __init__(self, activation: Activation, tool: Tool, call: OpenCall) -> None:
+        self.activation = activation
+        self.tool = tool
+        self.call = call
+
+    async def run(self, context: ToolContext, arguments: dict[str, object]) -> End:
+        if self.call.started:
+            settled = await self._settle(context, arguments, why="its worker ended before it did.")
+            if settled is not None:
+                return settled
+            if self.call.closed_off:
+                return End(outcome=ToolOutcome.INTERRUPTED, content=INTERRUPTED)
+        holding = self.activation.holding
+        begun = False
+        try:
+            if not self.call.started:
+                started = ToolStarted(self.call.call.call_id, self.tool.name, Effect.ONCE)
+                await self.activation.append(started)
+            begun = True
+            holding.once_running += 1
+            try:
+                end = await invoke(self.activation, self.tool, context=context, arguments=arguments)
+            finally:
+                holding.once_running -= 1
+        except asyncio.CancelledError:
+            if not holding.lost and (self.tool.reconcile is None or not begun):
+                await self._cut(begun=begun)
+            raise
+        if end.known:
+            return end
+        settled = await self._settle(context, arguments, why=end.content)
+        return settled or End(outcome=end.outcome, content=f"{end.content} It had no effect.", cause=end.cause)
+
+    async def _settle(self, context: ToolContext, arguments: dict[str, object], *, why: str) -> End | None:
+        """What ``reconcile`` says of a call whose end was not seen; None when it had no effect."""
+        answer = await reconcile(self.activation, self.tool, context=context, arguments=arguments)
+        if isinstance(answer, NotDone):
+            return None
+        if isinstance(answer, Done):
+            return done_end(self.activation, answer)
+        return unknown_end(why)
+
+    async def _cut(self, *, begun: bool) -> None:
+        """Journal the unknown end of a call that is being cancelled. Without a result but with a ``reconcile`` it
+        stays open instead: whoever plans next asks."""
+        if begun:
+            end = unknown_end("it was cut off while it ran.")
+        else:
+            end = End(outcome=ToolOutcome.INTERRUPTED, content=INTERRUPTED)
+        await finish(self.activation, self.call, end=end, seconds=0.0)

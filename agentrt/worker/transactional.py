@@ -1,0 +1,96 @@
+"""Tools that write to the same Postgres: what they wrote and their result are committed together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agentrt.agents import Tool, ToolContext
+from agentrt.core.errors import DatabaseUnavailable
+from agentrt.core.journal import ToolOutcome
+from agentrt.core.retry import delay_seconds
+from agentrt.core.transcript import OpenCall
+from agentrt.ports import ToolTransaction, ToolTransactionBroken, ToolTransactionConflict
+from agentrt.toolspec import ToolConnection
+from agentrt.worker.activation import Activation, new_entries
+from agentrt.worker.invoke import End, invoke
+from agentrt.worker.results import deferral_of, result_key, result_of, tell_finished
+
+MOST_CONFLICTS: Final = 10
+"""Runs of one call that the database undid, before the model is told."""
+
+_RUN_AGAIN: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
+_CONNECTION_GONE: Final = ("08", "57P0")  # connection exceptions, and the server going away
+
+
+async def run_transactional(
+    activation: Activation, tool: Tool, call: OpenCall, *, context: ToolContext, arguments: Mapping[str, Any]
+) -> End | None:
+    """Run the call until it is committed with its result (then None), or has an end without any effect.
+
+    Raises:
+        LeaseLost: somebody else owns the session now; nothing was written.
+    """
+    trouble: BaseException | None = None
+    for conflicts in range(MOST_CONFLICTS):
+        if conflicts:
+            await asyncio.sleep(delay_seconds(conflicts, jitter=activation.deps.random(), base=0.05, ceiling=2.0))
+        try:
+            async with activation.deps.store.tool_transaction(activation.deps.worker_id) as transaction:
+                return await _run_in(activation, transaction, tool, call, context=context, arguments=arguments)
+        except ToolTransactionBroken as error:
+            words = (
+                f"{tool.name} committed, rolled back or began a transaction itself, so that its result could not be "
+                f"committed with what it wrote. A transactional tool leaves that to agentrt."
+            )
+            return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
+        except (ToolTransactionConflict, DatabaseUnavailable) as error:
+            trouble = error
+    words = f"{tool.name} was run {MOST_CONFLICTS} times, and each time the database undid it. It had no effect."
+    return End(outcome=ToolOutcome.ERROR, content=words, cause=trouble)
+
+
+async def _run_in(
+    activation: Activation,
+    transaction: ToolTransaction,
+    tool: Tool,
+    call: OpenCall,
+    *,
+    context: ToolContext,
+    arguments: Mapping[str, Any],
+) -> End | None:
+    context.transaction = ToolConnection(transaction.connection)
+    begun = activation.deps.clock()
+    end = await invoke(activation, _bounded(activation, tool), context=context, arguments=arguments)
+    seconds = activation.deps.clock() - begun
+    if end.outcome is not ToolOutcome.OK:
+        await transaction.rollback()
+        if _undone(end.cause):
+            raise ToolTransactionConflict(end.content)
+        return end
+    if end.deferred is not None:
+        new = new_entries([deferral_of(call, tool, end.deferred)])
+    else:
+        new = new_entries([result_of(call, end, seconds=seconds)], dedup_key=result_key(call))
+    async with activation.writing:
+        written = await activation.deps.committer.append_in(activation.holding, transaction, entries=new)
+        await activation.absorb(new, written)
+    if end.deferred is None:
+        tell_finished(activation, call, end=end, seconds=seconds)
+    return None
+
+
+def _bounded(activation: Activation, tool: Tool) -> Tool:
+    """The tool with the shorter of its own time limit and that of transactions: an open one holds others up."""
+    longest = activation.deps.settings.transactional_seconds
+    shorter = min(tool.timeout_seconds or longest, longest)
+    return tool if tool.timeout_seconds == shorter else tool.with_timeout(shorter)
+
+
+def _undone(cause: BaseException | None) -> bool:
+    """Whether a tool's exception means that its transaction is gone, so that it can simply be run again."""
+    state = getattr(cause, "sqlstate", None)
+    if isinstance(state, str):
+        return state in _RUN_AGAIN or state.startswith(_CONNECTION_GONE)
+    return isinstance(cause, ConnectionError | DatabaseUnavailable | ToolTransactionConflict)

@@ -1,0 +1,256 @@
+"""One model call: from the transcript to a committed answer, or to what stands in its way."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from agentrt.core.content import Content, Text
+from agentrt.core.errors import ConfigurationError
+from agentrt.core.events import ModelRetried as RetryTold
+from agentrt.core.events import TurnFinished
+from agentrt.core.journal import AssistantMessage, ModelRetried, StopReason
+from agentrt.core.retry import wait_seconds
+from agentrt.core.session import Outcome, Released, Suspended, SuspendReason
+from agentrt.core.transcript import Message
+from agentrt.ports import Model, ModelAnswer, ModelError, ModelErrorClass, ModelLimits, ModelRequest, ToolSpec
+from agentrt.worker.activation import Activation, Interrupted
+from agentrt.worker.approvals import approvals_to_request
+from agentrt.worker.wording import without_secrets
+
+EMPTY: Final = "empty"
+_BACKSTOP_SECONDS: Final = 5.0
+"""A model's own time limits come first; this much later the call is given up from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait so long, with the slot, and ask again."""
+
+    seconds: float
+
+
+class _ModelUnavailable(Exception):
+    """The model cannot be used as this worker is configured."""
+
+
+async def ask_model(activation: Activation) -> Outcome | Pause | None:
+    """Ask the model once and commit what came of it.
+
+    Returns:
+        None: plan again. Otherwise how to wait, or how this ownership ends.
+
+    Raises:
+        LeaseLost: somebody else owns the session now.
+    """
+    try:
+        model, instructions = _model_of(activation), _instructions_of(activation)
+    except ConfigurationError as error:
+        return _unavailable(activation, str(error))
+    turn = _Turn(activation, model, instructions)
+    try:
+        return await turn.run()
+    except _ModelUnavailable as error:
+        return _unavailable(activation, str(error))
+
+
+def _model_of(activation: Activation) -> Model:
+    agent, given = activation.agent, activation.session.config.get("model")
+    if isinstance(given, str) and "model" in agent.allow_overrides:
+        return activation.deps.models(given)
+    return activation.deps.models(agent.model) if isinstance(agent.model, str) else agent.model
+
+
+def _instructions_of(activation: Activation) -> str:
+    agent, given = activation.agent, activation.session.config.get("instructions")
+    return given if isinstance(given, str) and "instructions" in agent.allow_overrides else agent.instructions
+
+
+def _unavailable(activation: Activation, why: str) -> Released:
+    """Given back uncharged: another worker may have the key that this one lacks."""
+    why = without_secrets(why, activation.deps.secrets)
+    activation.deps.agent_unavailable(activation.agent.name, why)
+    return Released(f"model unavailable: {why}")
+
+
+class _Turn:
+    """One request and its answer."""
+
+    def __init__(self, activation: Activation, model: Model, instructions: str) -> None:
+        self.activation = activation
+        self.model = model
+        self.instructions = instructions
+        self.transcript = activation.transcript
+        self.begun = activation.deps.clock()
+        self.heard: list[str] = []
+
+    async def run(self) -> Outcome | Pause | None:
+        messages = self._messages()
+        try:
+            answer = await self.activation.attended(self._request(messages))
+        except Interrupted:
+            await self._keep_what_was_heard()
+            return None
+        except ModelError as error:
+            return await self._failed(error)
+        if _is_empty(answer):
+            await self._empty(answer)
+        else:
+            await self._commit(answer)
+        return None
+
+    def _messages(self) -> tuple[Message, ...]:
+        """The view; after a rejection the one changed try, without thinking and item ids."""
+        rejected = any(retry.error_class == ModelErrorClass.REJECTED for retry in self.transcript.retries)
+        return self.transcript.view(None if rejected else self.model.identity)
+
+    async def _request(self, messages: tuple[Message, ...]) -> ModelAnswer:
+        settings = self.activation.deps.settings
+        limits = ModelLimits(
+            idle_seconds=settings.model_idle_seconds,
+            first_event_seconds=settings.model_first_event_seconds,
+            call_seconds=settings.model_call_seconds,
+        )
+        request = ModelRequest(
+            instructions=self.instructions,
+            messages=messages,
+            tools=tuple(
+                ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
+                for tool in self.activation.agent.tools.values()
+            ),
+            limits=limits,
+        )
+        timer = asyncio.timeout(limits.call_seconds + _BACKSTOP_SECONDS)
+        try:
+            async with timer:
+                return await self.model.request(request, self.heard.append)
+        except TimeoutError:
+            words = f"the call took longer than {limits.call_seconds:g} seconds" if timer.expired() else "timed out"
+            raise ModelError(ModelErrorClass.TRANSIENT, words) from None
+        except ConfigurationError as error:
+            raise _ModelUnavailable(str(error)) from error
+
+    # --- an answer --------------------------------------------------------------------------------------------------
+
+    async def _commit(self, answer: ModelAnswer) -> None:
+        """The answer and the requests for approval of its calls, in one write."""
+        entry = AssistantMessage(
+            content=answer.content,
+            model=answer.model,
+            stop_reason=answer.stop_reason,
+            seen_seq=self.transcript.highest_user_seq,
+            usage=answer.usage,
+            cost=answer.cost,
+            provider=answer.provider,
+            message=answer.message,
+        )
+        approvals = await approvals_to_request(self.activation, answer.content) if _may_run(answer) else []
+        await self.activation.append(entry, *approvals)
+        self.activation.tell(
+            TurnFinished,
+            model=answer.model,
+            seconds=self.activation.deps.clock() - self.begun,
+            stop_reason=str(answer.stop_reason),
+            input_tokens=answer.usage.input_tokens,
+            output_tokens=answer.usage.output_tokens,
+            cache_read_tokens=answer.usage.cache_read_tokens,
+            cost=answer.cost,
+        )
+
+    async def _keep_what_was_heard(self) -> None:
+        """The text that the user had seen when they interrupted."""
+        text = "".join(self.heard)
+        if not text.strip():
+            return
+        await self.activation.append(
+            AssistantMessage(
+                content=(Text(text),),
+                model=_name_of(self.model),
+                stop_reason=StopReason.INTERRUPTED,
+                seen_seq=self.transcript.highest_user_seq,
+            )
+        )
+
+    async def _empty(self, answer: ModelAnswer) -> None:
+        words = f"the model answered with nothing to read ({answer.stop_reason})"
+        retried = ModelRetried(EMPTY, words, 0.0, usage=answer.usage, cost=answer.cost)
+        await self._retried(retried)
+
+    # --- no answer --------------------------------------------------------------------------------------------------
+
+    async def _failed(self, error: ModelError) -> Outcome | Pause | None:
+        words = without_secrets(error.message, self.activation.deps.secrets)
+        match error.error_class:
+            case ModelErrorClass.TRANSIENT:
+                return await self._transient(error, words)
+            case ModelErrorClass.REJECTED:
+                return await self._rejected(error, words)
+            case ModelErrorClass.QUOTA:
+                return Suspended(SuspendReason.BLOCKED, f"the provider's account: {words}")
+            case ModelErrorClass.CONFIGURATION:
+                raise _ModelUnavailable(words)
+
+    async def _transient(self, error: ModelError, words: str) -> Outcome | Pause:
+        settings = self.activation.deps.settings
+        before = [retry for retry in self.transcript.retries if retry.error_class == ModelErrorClass.TRANSIENT]
+        waited = sum(retry.delay_seconds for retry in before)
+        if waited >= settings.model_retry_seconds:
+            return Suspended(
+                SuspendReason.BLOCKED, f"the model gave no answer in {len(before) + 1} tries, {waited:.0f} s: {words}"
+            )
+        delay = wait_seconds(
+            len(before), jitter=self.activation.deps.random(), retry_after_seconds=error.retry_after_seconds
+        )
+        await self._retried(_retry_of(error, words, delay))
+        if delay > settings.release_wait_seconds:
+            return Released("model back-off", delay)
+        return Pause(delay)
+
+    async def _rejected(self, error: ModelError, words: str) -> Outcome | None:
+        """The same request is never sent twice: try once without thinking and item ids, if that changes it."""
+        tried = any(retry.error_class == ModelErrorClass.REJECTED for retry in self.transcript.retries)
+        if tried or self.transcript.view(None) == self.transcript.view(self.model.identity):
+            return Suspended(SuspendReason.BLOCKED, f"the provider rejected the request: {words}")
+        await self._retried(_retry_of(error, words, 0.0))
+        return None
+
+    async def _retried(self, retried: ModelRetried) -> None:
+        await self.activation.append(retried)
+        self.activation.tell(
+            RetryTold,
+            model=_name_of(self.model),
+            error_class=retried.error_class,
+            error=retried.message,
+            delay_seconds=retried.delay_seconds,
+        )
+
+
+def _retry_of(error: ModelError, words: str, delay: float) -> ModelRetried:
+    return ModelRetried(str(error.error_class), words, round(delay, 3), usage=error.usage, cost=error.cost)
+
+
+def _name_of(model: Model) -> str:
+    return f"{model.identity.provider}:{model.identity.model}"
+
+
+def _may_run(answer: ModelAnswer) -> bool:
+    """Whether the answer's calls are to be run at all."""
+    return answer.stop_reason is not StopReason.REFUSED
+
+
+def _is_empty(answer: ModelAnswer) -> bool:
+    """Nothing to read and nothing to run; a pause and a refusal say something by themselves."""
+    if answer.stop_reason in (StopReason.PAUSED, StopReason.REFUSED):
+        return False
+    return not _says_something(answer.content)
+
+
+def _says_something(content: Content) -> bool:
+    for block in content:
+        if isinstance(block, Text):
+            if block.text.strip():
+                return True
+        elif block.type != "thinking":
+            return True
+    return False
