@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import (
@@ -19,7 +19,6 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.tools import ToolDefinition
 
 from tests.strictprovider.conversation import WireFormat
-from tests.strictprovider.server import StrictProvider
 
 MODELS = {
     WireFormat.OPENAI_CHAT: "openai-chat:gpt-5-mini",
@@ -52,11 +51,19 @@ class Direct:
             return stream.get()
 
 
+class Endpoint(Protocol):
+    """A provider by its base URLs: ours, in this process or another, or llmock."""
+
+    @property
+    def openai_url(self) -> str: ...
+
+    @property
+    def anthropic_url(self) -> str: ...
+
+
 @asynccontextmanager
-async def direct(
-    provider: StrictProvider, wire_format: WireFormat, *, name: str | None = None
-) -> AsyncIterator[Direct]:
-    url = provider.url if wire_format is WireFormat.ANTHROPIC else provider.openai_url
+async def direct(provider: Endpoint, wire_format: WireFormat, *, name: str | None = None) -> AsyncIterator[Direct]:
+    url = provider.anthropic_url if wire_format is WireFormat.ANTHROPIC else provider.openai_url
 
     def at_the_fake(provider_name: str) -> Provider[Any]:
         provider_class: Any = infer_provider_class(provider_name)

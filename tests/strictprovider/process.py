@@ -25,6 +25,10 @@ class StrictProviderProcess:
     def openai_url(self) -> str:
         return f"{self.url}/v1"
 
+    @property
+    def anthropic_url(self) -> str:
+        return self.url
+
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, cwd=_CHECKOUT, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

@@ -1,7 +1,7 @@
 """The provider as an HTTP server on 127.0.0.1, in this process or (`python -m tests.strictprovider`) in its own.
 
     async with StrictProvider(script) as provider:
-        ...  # OPENAI_BASE_URL=provider.openai_url, ANTHROPIC_BASE_URL=provider.url
+        ...  # OPENAI_BASE_URL=provider.openai_url, ANTHROPIC_BASE_URL=provider.anthropic_url
     assert provider.violations == []
 
 Every request is parsed, checked, and answered with 400 in the provider's words when it breaks a rule.
@@ -116,12 +116,16 @@ class StrictProvider:
 
     @property
     def url(self) -> str:
-        """The root, which Anthropic's SDK takes as its base URL."""
+        """The root, where its own pages are (`/requests`, `/violations`, `/gates`)."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def openai_url(self) -> str:
         return f"{self.url}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        return self.url
 
     @property
     def violations(self) -> list[Violation]:
