@@ -245,11 +245,6 @@ def _unused(wire_ids: set[str], seq: Seq, position: int) -> CallId:
     return unused
 
 
-def _find(found: _Found, known: str) -> _Call | None:
-    """The first call of this id that has no result."""
-    return next((call for call in found.by_id.get(known, ()) if call.result is None), None)
-
-
 def _take_of_call(found: _Found, entry: Entry) -> None:
     """What is said of one call, or of those that are open."""
     match entry.data:
