@@ -125,7 +125,7 @@ class Line:
         behind = 0
         for asked in reversed(sending.asked):
             if isinstance(result, Written):
-                asked.answer(replace(result, last_seq=Seq(result.last_seq - behind)))
+                asked.answer(replace(result, last_seq=Seq(max(0, result.last_seq - behind))))
             else:
                 asked.answer(result)
             behind += len(asked.entries)
@@ -158,6 +158,9 @@ class Line:
                 await event.wait()
         finally:
             self._watchers.discard(event)
+
+    async def until_idle(self) -> None:
+        await self.until(lambda: self.idle)
 
     def changed(self) -> None:
         for event in self._watchers:

@@ -125,7 +125,12 @@ class Committer:
         """Wait until nothing of this session is on its way: ``holding.committed_seq`` is the truth then."""
         line = self._lines.get(holding)
         if line is not None:
-            await line.until(lambda: line.idle)
+            await line.until_idle()
+
+    async def quiet(self) -> None:
+        """Wait until nothing of any session is on its way."""
+        for line in list(self._lines.values()):
+            await line.until_idle()
 
     def pending(self, holding: Holding) -> bool:
         """Whether something of this session is on its way."""

@@ -1,0 +1,195 @@
+"""Free slots are filled with queued sessions: one statement for all of them, at a wake-up or at the poll interval."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentrt.core.events import AgentUnavailable, ClaimFailed, ClaimFinished
+from agentrt.core.session import Session, WorkerId
+from agentrt.ports import EventSink, Offer, SessionStore
+from agentrt.settings import Settings
+from agentrt.worker.holding import Holdings
+from agentrt.worker.pacing import Backoff, jittered
+
+WITHHELD_SECONDS = 300.0
+"""For how long an agent is not offered after a configuration error; then one session is tried."""
+
+_POLL_SECONDS_DEAF = 1.0
+
+
+@dataclass(slots=True)
+class _Withheld:
+    until: float
+    trial: bool = False
+
+
+class Offering:
+    """Which agents this worker offers just now, with their versions."""
+
+    def __init__(
+        self,
+        queues: Sequence[str],
+        agents: Mapping[str, str],
+        *,
+        emit: EventSink,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queues = tuple(queues)
+        self._agents = dict(agents)
+        self._emit = emit
+        self._clock = clock
+        self._withheld: dict[str, _Withheld] = {}
+
+    def withhold(self, agent: str, error: str) -> None:
+        """Do not offer ``agent`` for a while: its model cannot be used as this worker is configured."""
+        if agent not in self._withheld or self._withheld[agent].trial:
+            self._emit(AgentUnavailable(agent=agent, error=error))
+        self._withheld[agent] = _Withheld(self._clock() + jittered(WITHHELD_SECONDS, spread=0.1))
+
+    def begun(self, agent: str) -> None:
+        """A session of ``agent`` was claimed; the trial, if there is one to be made."""
+        if agent in self._withheld:
+            self._withheld[agent].trial = True
+
+    def ended(self, agent: str) -> None:
+        """A session of ``agent`` has left its slot: a trial that was not withheld again has succeeded."""
+        if agent in self._withheld and self._withheld[agent].trial:
+            del self._withheld[agent]
+
+    def offers(self) -> Iterator[tuple[Offer, bool]]:
+        """What to claim for, and whether it is a trial, of one session."""
+        sound = {agent: version for agent, version in self._agents.items() if agent not in self._withheld}
+        if sound:
+            yield Offer(queues=self._queues, agents=sound), False
+        for agent, withheld in list(self._withheld.items()):
+            if agent in self._agents and not withheld.trial and self._clock() >= withheld.until:
+                yield Offer(queues=self._queues, agents={agent: self._agents[agent]}), True
+
+
+class Claimer:
+    """Claims for one worker incarnation.
+
+    Args:
+        store: Where to claim.
+        worker_id: The incarnation that claims.
+        offering: Which agents to claim for.
+        holdings: What is held; free slots are the settings' less these.
+        settings: Slots and the poll interval.
+        start: Takes over a claimed session; called before the claim counts as answered.
+        open: Whether anything may be begun now.
+        listening: Whether notifications arrive.
+        doubted: Called when the database has this worker as dead.
+        emit: Hears of each claim.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        worker_id: WorkerId,
+        *,
+        offering: Offering,
+        holdings: Holdings,
+        settings: Settings,
+        start: Callable[[Session], None],
+        open: Callable[[], bool],  # noqa: A002 - the claimer is open or shut
+        listening: Callable[[], bool],
+        doubted: Callable[[], None],
+        emit: EventSink,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._offering = offering
+        self._holdings = holdings
+        self._settings = settings
+        self._start = start
+        self._open = open
+        self._listening = listening
+        self._doubted = doubted
+        self._emit = emit
+        self._clock = clock
+        self._woken = asyncio.Event()
+        self._hungry = True
+        self._stopped = False
+        self._claims = 0
+        self.pending: int | None = None
+        """The number of the claim that is on its way: what it brings is owned, but not held yet."""
+
+    @property
+    def free(self) -> int:
+        """Slots that hold no session."""
+        return self._settings.slots - len(self._holdings)
+
+    def look(self) -> None:
+        """There may be sessions to claim."""
+        self._hungry = True
+        self._woken.set()
+
+    def wake(self) -> None:
+        """A slot is free, or the fence is lifted."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Claim no more: ``run`` returns when the claim on its way is answered."""
+        self._stopped = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Claim until ``stop``."""
+        backoff = Backoff(0.1, most_seconds=self._settings.poll_seconds)
+        while not self._stopped:
+            self._woken.clear()
+            if self._hungry and self.free > 0 and self._open():
+                try:
+                    self._hungry = await self.claim_once(self.free) > 0
+                except Exception as error:  # noqa: BLE001 - a daemon loop: reported, and tried again
+                    self._emit(ClaimFailed(error=str(error) or repr(error)))
+                    await asyncio.sleep(backoff.failed())
+                    continue
+                backoff.succeeded()
+                if self._hungry:
+                    continue
+            await self._wait()
+
+    async def _wait(self) -> None:
+        poll = (
+            self._settings.poll_seconds if self._listening() else min(_POLL_SECONDS_DEAF, self._settings.poll_seconds)
+        )
+        try:
+            async with asyncio.timeout(jittered(poll)):
+                await self._woken.wait()
+        except TimeoutError:
+            self._hungry = True
+
+    async def claim_next_session(self) -> int:
+        """Claim one session, if there is one."""
+        return await self.claim_once(1)
+
+    async def claim_once(self, limit: int) -> int:
+        """Claim up to ``limit`` sessions and start them; returns how many."""
+        total = 0
+        for offer, trial in self._offering.offers():
+            wanted = min(limit - total, 1 if trial else limit)
+            if wanted > 0:
+                total += await self._claim(offer, wanted)
+        return total
+
+    async def _claim(self, offer: Offer, limit: int) -> int:
+        begun = self._clock()
+        self._claims += 1
+        self.pending = self._claims
+        try:
+            fragile = 0 if self._holdings.fragile else 1
+            claimed = await self._store.claim(self._worker_id, offer, limit=limit, fragile_limit=fragile)
+            for session in claimed.sessions:
+                self._offering.begun(session.agent)
+                self._start(session)
+        finally:
+            self.pending = None
+        self._emit(ClaimFinished(seconds=self._clock() - begun, sessions=len(claimed.sessions)))
+        if not claimed.alive:
+            self._doubted()
+        return len(claimed.sessions)

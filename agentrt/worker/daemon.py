@@ -1,0 +1,193 @@
+"""The worker process's top: signals, drain, and one incarnation after another.
+
+A worker that was declared dead stops everything and registers anew under a new id. A drain begins with the first
+SIGTERM or SIGINT; a second one cuts its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from agentrt.core.errors import AgentrtError
+from agentrt.core.events import WarningRaised, WorkerDraining, WorkerStopped
+from agentrt.worker.claimer import Offering
+from agentrt.worker.holding import Holding
+from agentrt.worker.incarnation import Incarnation, MakeRunner, RunSession, WorkerParts
+from agentrt.worker.keeper import EXIT_CODE
+from agentrt.worker.pacing import Backoff
+
+__all__ = ["Daemon", "MakeRunner", "RunSession", "WorkerParts"]
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_LAST_SECONDS = 10.0
+"""For what was cancelled to journal what is unknown and to be released; then the process ends without it."""
+
+
+class Daemon:
+    """One worker process.
+
+    ``run`` works until a drain has ended; ``drain`` and ``cut`` are what the signals call. ``live_problems``,
+    ``ready_problems`` and ``facts`` may be asked from any thread.
+    """
+
+    def __init__(self, parts: WorkerParts) -> None:
+        self._parts = parts
+        self._emit = parts.emit
+        self._offering = Offering(parts.settings.queues, parts.agents, emit=parts.emit, clock=parts.clock)
+        self._incarnation: Incarnation | None = None
+        self._drained_at: float | None = None
+        self._cut_at: float | None = None
+        self._draining = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until drained.
+
+        Raises:
+            AgentrtError: the worker could not start: no database, another schema, bad settings.
+        """
+        store = await self._parts.stores.sessions()
+        backoff = Backoff(0.5, most_seconds=self._parts.settings.lease_seconds)
+        worked = False
+        try:
+            with self._signals():
+                while not self._draining.is_set():
+                    self._incarnation = Incarnation(self._parts, store, offering=self._offering)
+                    try:
+                        await self._incarnation.run(self._supervise)
+                    except AgentrtError as error:
+                        if not worked:
+                            raise
+                        self._emit(WarningRaised(message=f"cannot register anew: {error}"))
+                        await self._wait(self._draining, backoff.failed())
+                        continue
+                    worked = True
+                    backoff.succeeded()
+                    reason = "drained" if self._draining.is_set() else "declared dead"
+                    self._emit(WorkerStopped(worker_id=self._incarnation.worker.id, reason=reason))
+        finally:
+            await store.close()
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def drain(self, reason: str) -> None:
+        """Stop claiming, and end when everything is finished or released. Counted from the first call."""
+        if self._drained_at is not None:
+            return
+        self._drained_at = self._parts.clock()
+        self._draining.set()
+        if self._incarnation is not None:
+            worker_id, sessions = self._incarnation.worker.id, len(self._incarnation.holdings)
+            self._emit(WorkerDraining(worker_id=worker_id, reason=reason, sessions=sessions))
+            self._incarnation.begin_drain()
+
+    def cut(self) -> None:
+        """The drain's time is over now."""
+        if self._cut_at is None:
+            self._cut_at = self._parts.clock()
+            if self._incarnation is not None:
+                self._incarnation.changed.set()
+
+    def _signalled(self, name: str) -> None:
+        if self._drained_at is None:
+            self.drain(name)
+        else:
+            self.cut()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number.name)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def _supervise(self, incarnation: Incarnation) -> None:
+        """Wait for the end of the incarnation, and see that a drain keeps its time."""
+        if self._draining.is_set():
+            incarnation.begin_drain()
+        cancelled: dict[Holding, float] = {}
+        while incarnation.busy or not (incarnation.draining or incarnation.dead):
+            incarnation.changed.clear()
+            wait = self._cut_short(incarnation, cancelled) if incarnation.draining else None
+            await self._wait(incarnation.changed, wait)
+
+    def _cut_short(self, incarnation: Incarnation, cancelled: dict[Holding, float]) -> float:
+        """Cancel what had its time; returns when to look again, in seconds."""
+        now = self._parts.clock()
+        for holding in incarnation.holdings:
+            if holding in cancelled:
+                if now >= cancelled[holding] + _LAST_SECONDS:
+                    words = f"{holding!r} did not stop within {_LAST_SECONDS:g} s of being cancelled"
+                    self._emit(WarningRaised(message=f"the process ends at once (exit code {EXIT_CODE}): {words}"))
+                    self._parts.leave(EXIT_CODE)
+            elif now >= self._due(holding):
+                cancelled[holding] = now
+                if holding.task is not None:
+                    holding.task.cancel()
+        dues = [self._due(holding) - now for holding in incarnation.holdings if holding not in cancelled]
+        return max(0.01, min([1.0, *dues]))
+
+    def _due(self, holding: Holding) -> float:
+        """When a session's time in the drain is over: started ``once`` tools get more."""
+        if self._cut_at is not None:
+            return self._cut_at
+        settings = self._parts.settings
+        seconds = settings.drain_tool_seconds if holding.once_running else settings.drain_seconds
+        return (self._drained_at or 0.0) + seconds
+
+    async def _wait(self, event: asyncio.Event, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    # --- what probes ask, from another thread ------------------------------------------------------------------------
+
+    def live_problems(self) -> tuple[str, ...]:
+        """What a restart of the process would help against."""
+        incarnation = self._incarnation
+        if incarnation is None:
+            return ()
+        keeper, problems = incarnation.keeper, []
+        if keeper.registered and not keeper.alive and not self._draining.is_set():
+            problems.append("the keeper's thread has ended")
+        if keeper.stalled:
+            problems.append("the main loop makes no progress")
+        return tuple(problems)
+
+    def ready_problems(self) -> tuple[str, ...]:
+        """Why this worker cannot claim sessions just now."""
+        incarnation = self._incarnation
+        if incarnation is None or not incarnation.keeper.registered:
+            return ("not registered yet",)
+        keeper, problems = incarnation.keeper, list(self.live_problems())
+        if self._draining.is_set():
+            problems.append("draining")
+        if incarnation.dead or keeper.dead:
+            problems.append("declared dead, about to register anew")
+        elif keeper.fenced:
+            problems.append("the lease cannot be proven: nothing is begun")
+        elif keeper.fence.broken:
+            problems.append("the database does not answer heartbeats")
+        return tuple(problems)
+
+    def facts(self) -> dict[str, Any]:
+        """What goes into a probe's answer beside the problems."""
+        incarnation = self._incarnation
+        if incarnation is None:
+            return {}
+        return {
+            "worker_id": str(incarnation.worker.id),
+            "sessions": len(incarnation.holdings),
+            "slots": incarnation.worker.slots,
+            "heartbeat_age_seconds": round(incarnation.keeper.heartbeat_age_seconds, 3),
+        }
