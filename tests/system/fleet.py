@@ -1,0 +1,123 @@
+"""Real worker processes for system tests: started, killed, stopped and continued as an operator or a kernel would."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+
+from tests.databases import CHECKOUT
+
+# Short, so that takeovers by expiry take seconds; tests that are about the defaults leave them out.
+QUICK = {"heartbeat_seconds": 0.3, "stop_seconds": 0.6, "lease_seconds": 1.5, "poll_seconds": 1}
+
+
+@dataclass
+class Worker:
+    """One worker process and where it logs."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM: drain."""
+        self.process.terminate()
+
+    async def exit_code(self) -> int:
+        """Wait for the process to end."""
+        return await asyncio.to_thread(self.process.wait)
+
+    def logged(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+@dataclass
+class Fleet:
+    """Workers on one database. ``env`` goes to the agents' code, ``settings`` become AGENTRT_ variables."""
+
+    url: str
+    agents: str
+    folder: Path
+    settings: dict[str, object] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    workers: list[Worker] = field(default_factory=list)
+
+    def start(self, name: str | None = None, **settings: object) -> Worker:
+        """Start one more worker; it is up when its row is there (``wait_for_workers``)."""
+        name = name or f"worker-{len(self.workers) + 1}"
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("AGENTRT_")}
+        ours = {"http_port": 0, "log_format": "json", "worker_name": name, "agents": self.agents}
+        given = {**QUICK, **ours, **self.settings, **settings, "database_url": self.url}
+        environ |= {f"AGENTRT_{key.upper()}": str(value) for key, value in given.items()} | self.env
+        log = self.folder / f"{name}-{len(self.workers)}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "agentrt", "worker"],
+                cwd=CHECKOUT,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        worker = Worker(name, process, log)
+        self.workers.append(worker)
+        return worker
+
+    def stop_all(self) -> None:
+        """End whatever still runs."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.wait()
+
+
+@asynccontextmanager
+async def fleet(
+    url: str, agents: str, folder: Path, *, env: dict[str, str] | None = None, **settings: object
+) -> AsyncIterator[Fleet]:
+    """A fleet without workers yet; all are ended when the block is left."""
+    running = Fleet(url, agents, folder, settings=settings, env=env or {})
+    try:
+        yield running
+    finally:
+        running.stop_all()
+
+
+async def until(
+    connection: asyncpg.Connection, query: str, *arguments: object, want: object = True, seconds: float = 60.0
+) -> None:
+    """Wait until a query's first value is ``want``; the bound only ends a test that would never end."""
+    value: object = None
+    try:
+        async with asyncio.timeout(seconds):
+            while (value := await connection.fetchval(query, *arguments)) != want:  # noqa: ASYNC110 - a database tells nobody
+                await asyncio.sleep(0.03)
+    except TimeoutError:
+        raise AssertionError(f"{query} is {value!r} after {seconds} s, not {want!r}") from None
+
+
+async def wait_for_workers(connection: asyncpg.Connection, count: int) -> None:
+    """Until that many workers are alive."""
+    await until(connection, "select count(*) from agentrt.workers where state = 'alive'", want=count)
