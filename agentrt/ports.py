@@ -179,6 +179,9 @@ class ToolTransaction(Protocol):
         """Lock the session row, check fence and ``owner_writes``, append, commit; rolled back unless ``WRITTEN``.
         Raises ``ToolTransactionBroken`` when the tool ended the transaction itself."""
 
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether what a tool raised is a serialization failure or a deadlock: roll back and run the tool again."""
+
     async def rollback(self) -> None: ...
 
 
@@ -207,6 +210,8 @@ class WakeupHandlers:
     ready: Callable[[Sequence[str] | None], None]
     control: Callable[[Sequence[SessionId] | None], None]
     reconnected: Callable[[str], None]
+    unavailable: Callable[[str], None] = field(default=lambda _: None)
+    """Told once, and why, when LISTEN does not work through this URL: polling goes on alone."""
 
 
 class SessionStore(Protocol):

@@ -129,6 +129,9 @@ create table if not exists agentrt.schema_migrations (
 -- What a new message must look at: queued messages, and the cancels that dropped them. Both are rare.
 create index journal_queued on agentrt.journal (session_id, seq) where type in ('message_queued', 'session_cancelled');
 
+-- Where a reader may begin: behind what the last compaction covers.
+create index journal_compactions on agentrt.journal (session_id, seq) where type = 'compaction';
+
 -- ---- Guards -------------------------------------------------------------------------------------------------------
 
 create function agentrt._refuse_journal_change() returns trigger language plpgsql as $$
@@ -184,11 +187,3 @@ end $$;
 
 create trigger sessions_delete_children after delete on agentrt.sessions referencing old table as gone
   for each statement execute function agentrt._delete_children();
-
--- For append.sql: where the entry with this key stands. VOLATILE for the same reason.
-create function agentrt._seq_of(session_id uuid, dedup_key text) returns bigint language plpgsql strict volatile as $$
-#variable_conflict use_column
-begin
-  return (select j.seq from agentrt.journal j
-          where j.session_id = _seq_of.session_id and j.dedup_key = _seq_of.dedup_key);
-end $$;

@@ -239,3 +239,125 @@ begin
     where j.session_id = _oldest_queued.session_id
       and j.seq = (select min(m) from agentrt._queued_messages(_oldest_queued.session_id) m);
 end $$;
+
+-- For append.sql: where the entry with this key stands. VOLATILE for the same reason.
+create function agentrt._seq_of(session_id uuid, dedup_key text) returns bigint language plpgsql strict volatile as $$
+#variable_conflict use_column
+begin
+  return (select j.seq from agentrt.journal j
+          where j.session_id = _seq_of.session_id and j.dedup_key = _seq_of.dedup_key);
+end $$;
+
+-- One round of the sweep. Every part may be repeated by anybody at any time; more: a limit was reached, call again.
+-- Nothing waits for a row that somebody else holds: the next round comes.
+create function agentrt._sweep(
+  judge uuid, max_rows integer,
+  out requeued integer, out failed integer, out due integer, out expired integer, out pruned integer, out more boolean
+) language plpgsql as $$
+#variable_conflict use_column
+begin
+  select o.requeued, o.failed into requeued, failed from agentrt._sweep_orphans(judge, max_rows) o;
+  due := agentrt._sweep_due(max_rows);
+  expired := agentrt._sweep_approvals(max_rows);
+  pruned := agentrt._sweep_rows(max_rows);
+  more := greatest(requeued + failed, due, expired, pruned) >= max_rows;
+end $$;
+
+-- running -> queued or failed: sessions whose owner is not an alive or draining worker, a missing one included. Owners
+-- first, by a loose scan of their index: there are few, and their sessions are only looked at when they are not alive.
+-- A session is locked by its token as well: since the look it may have been claimed by a worker that lives.
+create function agentrt._sweep_orphans(judge uuid, max_rows integer, out requeued integer, out failed integer)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  orphan record;
+begin
+  requeued := 0;
+  failed := 0;
+  for orphan in
+    with recursive owners (id) as (
+      (select s.lease_owner from agentrt.sessions s where s.status = 'running' order by s.lease_owner limit 1)
+      union all
+      select (select s.lease_owner from agentrt.sessions s
+              where s.status = 'running' and s.lease_owner > o.id order by s.lease_owner limit 1)
+      from owners o where o.id is not null
+    ),
+    dead as materialized (
+      select o.id, w.name
+      from owners o left join agentrt.workers w on w.id = o.id
+      where o.id is not null and coalesce(w.state not in ('alive', 'draining'), true)
+    )
+    select s.id, s.fencing_token, d.id as owner, d.name
+    from dead d
+    cross join lateral (
+      select id, fencing_token from agentrt.sessions where lease_owner = d.id and status = 'running' limit max_rows
+    ) s
+    limit max_rows
+  loop
+    perform from agentrt.sessions s
+      where s.id = orphan.id and s.fencing_token = orphan.fencing_token and s.status = 'running'
+      for no key update skip locked;
+    if found then
+      if agentrt._charge(orphan.id, 'session_orphaned',
+          jsonb_build_object('worker_id', orphan.owner, 'worker', coalesce(orphan.name, '')), true,
+          worker_id => judge) = 'failed' then
+        failed := failed + 1;
+      else
+        requeued := requeued + 1;
+      end if;
+    end if;
+  end loop;
+end $$;
+
+-- queued, not due -> queued, due: they enter the claim indexes. Returns how many.
+create function agentrt._sweep_due(max_rows integer) returns integer language plpgsql as $$
+#variable_conflict use_column
+declare
+  ripe uuid[];
+begin
+  ripe := array(
+    select s.id from agentrt.sessions s
+    where s.status = 'queued' and not s.due and s.ready_at <= now()
+    order by s.ready_at limit max_rows
+    for no key update skip locked);
+  if ripe <> '{}' then
+    update agentrt.sessions s set due = true where s.id = any (ripe);
+    perform agentrt._notify('agentrt_ready', array(select distinct queue from agentrt.sessions s where s.id = any (ripe)));
+  end if;
+  return cardinality(ripe);
+end $$;
+
+-- pending -> expired. Returns how many.
+create function agentrt._sweep_approvals(max_rows integer) returns integer language plpgsql as $$
+#variable_conflict use_column
+declare
+  late uuid;
+  expired integer := 0;
+begin
+  for late in
+    select distinct a.session_id
+    from (select session_id from agentrt.approvals
+          where state = 'pending' and expires_at <= now() order by expires_at limit max_rows) a
+  loop
+    expired := expired + agentrt._expire_approvals(late);
+  end loop;
+  return expired;
+end $$;
+
+-- Workers that ended a day ago, followers that went away. Returns how many of both.
+create function agentrt._sweep_rows(max_rows integer) returns integer language plpgsql as $$
+#variable_conflict use_column
+declare
+  gone integer;
+  pruned integer;
+begin
+  delete from agentrt.workers w where w.id = any (array(
+    select x.id from agentrt.workers x
+    where x.state in ('dead', 'stopped') and x.renewed_at < now() - interval '1 day' limit max_rows
+    for update skip locked));
+  get diagnostics pruned = row_count;
+  delete from agentrt.followers f where f.ctid = any (array(
+    select x.ctid from agentrt.followers x where x.expires_at <= now() limit max_rows for update skip locked));
+  get diagnostics gone = row_count;
+  return pruned + gone;
+end $$;

@@ -330,6 +330,7 @@ begin
   head.due := head.ready_at <= moment;
   head.last_seq := 2;
   head.config := agentrt._object_option(asked, 'config');
+  perform agentrt._limits_option(head.config);
   head.labels := agentrt._object_option(asked, 'labels');
   if exists (select from jsonb_each(head.labels) where jsonb_typeof(value) <> 'string') then
     perform agentrt._wrong_option('labels', head.labels, 'an object of texts');

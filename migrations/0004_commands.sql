@@ -154,8 +154,9 @@ begin
       set config = s.config || jsonb_build_object('limits', coalesce(s.config -> 'limits', '{}') || limits)
       where s.id = head.id;
   end if;
-  perform agentrt._wake(session_id, 'resume', jsonb_strip_nulls(jsonb_build_object(
-    'force', nullif(force, false), 'limits', nullif(limits, '{}'))));
+  perform agentrt._wake(session_id, 'resume',
+    case when force then '{"force": true}'::jsonb else '{}' end
+      || case when limits <> '{}' then jsonb_build_object('limits', limits) else '{}' end);
   return 'queued';
 end $$;
 

@@ -24,6 +24,11 @@ _UNSTORABLE = ("22", "23", "54")
 _CONFIGURATION = ("28", "3D", "42501")  # authorization, no such database, no such right
 _MISSING = ("3F000", "42P01", "42883", "42703", "42P02")  # schema, table, function, column, parameter
 
+
+class LockTimeout(DatabaseUnavailable):
+    """A row stayed locked by somebody else for longer than ``lock_timeout``: nothing was written."""
+
+
 CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What a call of the driver raises when it does not do what it was asked to."""
 
@@ -63,6 +68,8 @@ def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | Unsto
         return UnstorableBatch(f"{words} (SQLSTATE {state})")
     if state in _MISSING:
         return SchemaMismatch(f"{location(url)} has no schema of agentrt that fits ({words}): run `agentrt migrate`")
+    if state == "55P03":
+        return LockTimeout(f"{location(url)}: {words} (SQLSTATE {state})")
     if state.startswith(_CONFIGURATION):
         return ConfigurationError(f"{location(url)} refuses: {words}")
     return DatabaseUnavailable(f"{location(url)}: {words} (SQLSTATE {state})")

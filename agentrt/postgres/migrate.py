@@ -24,7 +24,7 @@ import asyncpg
 
 from agentrt.core.errors import DatabaseUnavailable, SchemaMismatch
 from agentrt.postgres.faults import translated
-from agentrt.postgres.pool import DatabaseOptions, close, connect
+from agentrt.postgres.pool import DatabaseOptions, Role, close, connect
 
 _LOCK = 0x61676E7472740001  # "agntrt": one migration at a time, per database
 _LOCK_SECONDS = 2.0
@@ -134,7 +134,7 @@ async def _connected(url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Recor
     options = DatabaseOptions(
         url=url, lock_seconds=_LOCK_SECONDS, statement_seconds=_STATEMENT_SECONDS, idle_transaction_seconds=60
     )
-    connection = await connect(options, "migrate")
+    connection = await connect(options, Role.MIGRATE)
     try:
         with translated(url):
             yield connection

@@ -7,9 +7,10 @@ standby. Every call has a client-side time limit above the server's, for servers
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import asyncpg
@@ -31,7 +32,6 @@ class DatabaseOptions:
     statement_seconds: float = 10.0
     lock_seconds: float = 2.0
     idle_transaction_seconds: float = 5.0
-    commit_connections: int = 2
     transactional_connections: int = 4
     transactional_seconds: float = 10.0
 
@@ -50,20 +50,47 @@ def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
 
 
-def _server_settings(options: DatabaseOptions, role: str) -> dict[str, str]:
+class Role(StrEnum):
+    """What a connection is for; shown in ``pg_stat_activity``."""
+
+    COMMIT = "commit"
+    CLAIM = "claim"
+    KEEPER = "keeper"
+    REAPER = "reaper"
+    LISTENER = "listener"
+    PROBE = "probe"
+    TOOL = "tool"
+    CLIENT = "client"
+    MIGRATE = "migrate"
+
+
+# The worker's statements look rows up by key. A plan made while a table was small would read all of it, and would be
+# kept until the next analyze, however much it grew meanwhile.
+_BY_KEY = {"enable_seqscan": "off"}
+_PLANNER: Mapping[Role, Mapping[str, str]] = {
+    Role.COMMIT: {**_BY_KEY, "plan_cache_mode": "force_generic_plan"},  # planned once: 0.4 ms instead of 1.2 ms
+    Role.CLAIM: _BY_KEY,
+    Role.KEEPER: _BY_KEY,
+    Role.REAPER: _BY_KEY,
+}
+
+
+def server_settings(options: DatabaseOptions, role: Role) -> dict[str, str]:
+    """What a session of ``role`` sets at its start."""
     return {
         "application_name": f"agentrt {role}",
-        "synchronous_commit": "on",  # a claim or an answer that a crash of the server forgets was told to others
+        "synchronous_commit": "on",  # what a crash of the server forgets must not have been told to anybody
         "default_transaction_isolation": "read committed",
         "lock_timeout": _milliseconds(options.lock_seconds),
         "statement_timeout": _milliseconds(options.statement_seconds),
         "idle_in_transaction_session_timeout": _milliseconds(options.idle_transaction_seconds),
         "timezone": "UTC",
         "jit": "off",  # our statements touch few rows; compiling them costs more than running them
+        **_PLANNER.get(role, {}),
     }
 
 
-async def connect(options: DatabaseOptions, role: str, *, direct: bool = False) -> asyncpg.Connection[asyncpg.Record]:
+async def connect(options: DatabaseOptions, role: Role, *, direct: bool = False) -> asyncpg.Connection[asyncpg.Record]:
     """A new connection for ``role``.
 
     Raises:
@@ -73,7 +100,7 @@ async def connect(options: DatabaseOptions, role: str, *, direct: bool = False) 
     url = options.listen_url if direct else options.url
     pooled = options.pooled and not direct
     try:
-        connection = await _open(url, {} if pooled else _server_settings(options, role), pooled=pooled)
+        connection = await _open(url, {} if pooled else server_settings(options, role), pooled=pooled)
     except asyncpg.ProtocolViolationError:  # poolers refuse settings that they do not track
         connection = await _open(url, {}, pooled=True)
         pooled = True
@@ -131,10 +158,11 @@ class RoleConnection:
     call makes a new one. Not shared between event loops.
     """
 
-    def __init__(self, options: DatabaseOptions, role: str, *, direct: bool = False) -> None:
+    def __init__(self, options: DatabaseOptions, role: Role, *, direct: bool = False, reconnects: bool = True) -> None:
         self._options = options
         self._role = role
         self._direct = direct
+        self._reconnects = reconnects
         self._lock = asyncio.Lock()
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._closed = False
@@ -172,9 +200,10 @@ class RoleConnection:
                 raise
 
     async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
-        if self._closed:
-            raise DatabaseUnavailable(f"the connection to {location(self.url)} was closed by this process")
+        if self._closed and (self._connection is None or self._connection.is_closed()):
+            raise DatabaseUnavailable(f"the connection to {location(self.url)} is closed")
         if self._connection is None or self._connection.is_closed():
+            self._closed = not self._reconnects  # only one connection ever, whether or not it comes about
             self._connection = await connect(self._options, self._role, direct=self._direct)
         return self._connection
 

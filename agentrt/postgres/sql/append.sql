@@ -90,14 +90,12 @@ told as materialized (
   where d.answer = 'written'
 )
 select d.n, d.answer, d.status,
-  case d.answer when 'written' then d.last_seq + d.entry_count when 'already' then ours.seq + d.entry_count - 1
-    else d.last_seq end as last_seq
+  case d.answer
+    when 'written' then d.last_seq + d.entry_count
+    when 'already' then d.entry_count - 1
+      + agentrt._seq_of(d.id, coalesce(d.entries -> 0 ->> 'dedup_key', 'w:' || d.token || ':' || d.writes))
+    else d.last_seq
+  end as last_seq
 from decided d
-left join lateral (
-  select j.seq
-  from agentrt.journal j
-  where d.answer = 'already' and j.session_id = d.id
-    and j.dedup_key = coalesce(d.entries -> 0 ->> 'dedup_key', 'w:' || d.token || ':' || d.writes)
-) ours on true
 cross join told
 order by d.n

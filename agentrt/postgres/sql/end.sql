@@ -3,7 +3,7 @@
 --   $1-$5        as in append.sql; entries (often none) are written before the ending's own
 --   $6 bigint[]  the last_seq that the ending was planned from
 --   $7 jsonb[]   {"kind": suspend | complete | fail | release | crash,
---                "suspension"?, "outcome"?, "reason"?, "message"?, "delay_seconds"?}
+--                "suspension"?, "outcome"?, "reason"?, "message"?, "detail"?, "delay_seconds"?}
 -- Rows, in the order of the input: n, answer, last_seq (the session's when written), status (afterwards).
 -- Transitions: running -> suspended, completed, failed, queued. Complete and suspend are stale when a client wrote
 -- meanwhile; a crash is charged on the locked row; a terminal ending promotes the oldest queued message: a new run.
@@ -103,7 +103,8 @@ written as (
     case kind
       when 'suspend' then jsonb_build_object('suspension', ending -> 'suspension')
       when 'release' then jsonb_build_object('reason', ending ->> 'reason')
-      when 'crash' then jsonb_build_object('reason', 'crash', 'message', ending ->> 'message')
+      when 'crash' then jsonb_strip_nulls(jsonb_build_object('reason', 'crash', 'message', ending ->> 'message',
+        'detail', nullif(ending -> 'detail', '{}')))
       else jsonb_build_object('outcome', outcome)
     end,
     case when entry_count = 0 then 'w:' || token || ':' || writes end

@@ -1,0 +1,108 @@
+"""The keeper's and the reaper's stores: the worker's lease, and what becomes of the sessions of the dead."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from agentrt.core.errors import DatabaseUnavailable
+from agentrt.core.session import FencingToken, Seq, SessionId, WorkerId
+from agentrt.ports import Grant, Renewal, Swept, WorkerInfo, WorkerState
+from agentrt.postgres import statements
+from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, connect
+
+SWEEP_ROWS = 500
+
+
+class PostgresKeeperStore:
+    """One connection, which is not made again: with it goes the liveness lock."""
+
+    def __init__(self, options: DatabaseOptions) -> None:
+        self._options = options
+        self._connection = RoleConnection(options, Role.KEEPER, direct=True, reconnects=False)
+
+    async def lock_liveness(self) -> int | None:
+        key = secrets.randbits(63)
+        if not await self._scalar("select pg_try_advisory_lock($1)", key):
+            raise DatabaseUnavailable(f"the liveness key {key} is taken: draw another")
+        if await self._is_seen_from_outside(key):
+            return key
+        await self._scalar("select pg_advisory_unlock_all()::text")
+        return None
+
+    async def _is_seen_from_outside(self, key: int) -> bool:
+        """Whether the lock is ours alone, and ours still when another connection is busy. A transaction pooler gives
+        the server connection that holds the lock to whoever asks next, and us another."""
+        server = await self._scalar("select pg_backend_pid()")
+        probe = await connect(self._options, Role.PROBE, direct=True)
+        try:
+            async with probe.transaction():
+                free = await probe.fetchval("select pg_try_advisory_xact_lock_shared($1)", key, timeout=5)
+                return not free and await self._scalar("select pg_backend_pid()") == server
+        finally:
+            await close(probe)
+
+    async def _scalar(self, statement: str, *arguments: object) -> object:
+        return (await self._connection.fetch(statement, *arguments))[0][0]
+
+    async def register(self, worker: WorkerInfo, liveness_key: int | None) -> None:
+        await self._connection.fetch(
+            statements.REGISTER_WORKER,
+            worker.id,
+            worker.name,
+            worker.host,
+            worker.pid,
+            worker.version,
+            worker.agents,
+            worker.queues,
+            worker.slots,
+            worker.heartbeat_seconds,
+            worker.lease_seconds,
+            liveness_key,
+        )
+
+    async def renew(self, worker: WorkerInfo, liveness_key: int | None, *, draining: bool) -> Renewal:
+        rows = await self._connection.fetch(statements.RENEW, worker.id, worker.lease_seconds, liveness_key, draining)
+        if not rows:
+            return Renewal(state=WorkerState.GONE, grants=())
+        grants = tuple(
+            Grant(
+                session_id=SessionId(row["id"]),
+                fencing_token=FencingToken(row["fencing_token"]),
+                last_seq=Seq(row["last_seq"]),
+                owner_writes=row["owner_writes"],
+            )
+            for row in rows
+            if row["id"] is not None
+        )
+        return Renewal(state=WorkerState(rows[0]["state"]), grants=grants)
+
+    async def stop(self, worker_id: WorkerId) -> None:
+        await self._connection.fetch(statements.STOP_WORKER, worker_id)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+class PostgresReaperStore:
+    """One connection, made again when it broke."""
+
+    def __init__(self, options: DatabaseOptions) -> None:
+        self._connection = RoleConnection(options, Role.REAPER)
+
+    async def mark(self, worker_id: WorkerId) -> Sequence[WorkerId]:
+        return [WorkerId(row["id"]) for row in await self._connection.fetch(statements.MARK, worker_id)]
+
+    async def sweep(self, worker_id: WorkerId) -> Swept:
+        row = (await self._connection.fetch(statements.SWEEP, worker_id, SWEEP_ROWS))[0]
+        return Swept(
+            requeued=row["requeued"],
+            failed=row["failed"],
+            due=row["due"],
+            expired=row["expired"],
+            pruned=row["pruned"],
+            more=row["more"],
+        )
+
+    async def close(self) -> None:
+        await self._connection.close()
