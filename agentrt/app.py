@@ -1,0 +1,317 @@
+"""The composition root: the only file that names concrete adapters. Each is imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from agentrt.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from agentrt.agents import Agent, Registry
+    from agentrt.client import Client
+    from agentrt.core.events import Event
+    from agentrt.core.session import WorkerId
+    from agentrt.ports import EventSink, ModelFactory, SessionStore, StoreFactory
+    from agentrt.settings import Settings
+    from agentrt.telemetry.logs import Logs
+    from agentrt.telemetry.metrics import Metrics
+    from agentrt.worker.committer import Committer
+    from agentrt.worker.daemon import Daemon, MakeRunner, RunSession
+    from agentrt.worker.threads import ToolThreads
+
+
+class Connecting:
+    """What ``connect`` returns: await it, or use it as an asynchronous context manager."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[object, None, Client]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._open()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _open(self) -> Client:
+        from agentrt.client import Client
+        from agentrt.postgres.client import PostgresClientStore
+
+        return Client(await PostgresClientStore.connect(self._url))
+
+
+def connect(url: str) -> Connecting:
+    """A ``Client`` for the database at ``url``, as ``asyncpg.create_pool`` gives a pool.
+
+    ``async with connect(url) as client:`` closes it at the end of the block; ``client = await connect(url)`` leaves
+    that to you (``await client.close()``). A client belongs to the event loop that it was made in.
+
+    Raises:
+        DatabaseUnavailable: nobody answers there.
+        ConfigurationError: the URL, the user or the database is wrong.
+    """
+    return Connecting(url)
+
+
+async def migrate(settings: Settings, *, notice: Callable[[str], None] | None = None) -> list[str]:
+    """Apply the pending migrations, and return their names."""
+    from agentrt.postgres.migrate import migrate
+
+    return await migrate(_direct_url(settings), notice=notice)
+
+
+async def pending_migrations(settings: Settings) -> list[str]:
+    """The names of the migrations that ``migrate`` would apply."""
+    from agentrt.postgres.migrate import pending
+
+    return await pending(_direct_url(settings))
+
+
+def store_factory(settings: Settings) -> StoreFactory:
+    """What opens the stores of a worker."""
+    from agentrt.postgres.pool import DatabaseOptions
+    from agentrt.postgres.store import PostgresStores
+
+    return PostgresStores(
+        DatabaseOptions(
+            url=settings.require_database_url(),
+            direct_url=_direct_url(settings),
+            statement_seconds=settings.db_statement_seconds,
+            lock_seconds=settings.db_lock_seconds,
+            idle_transaction_seconds=settings.db_idle_transaction_seconds,
+            transactional_connections=settings.transactional_connections,
+            transactional_seconds=settings.transactional_seconds,
+        )
+    )
+
+
+def _direct_url(settings: Settings) -> str:
+    return settings.direct_database_url or settings.require_database_url()
+
+
+# --- agents ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAgents:
+    """Agents of this process; ``unavailable`` says, by name, why one cannot be offered here."""
+
+    registry: Registry
+    models: ModelFactory
+    unavailable: Mapping[str, str]
+
+    @property
+    def offered(self) -> Mapping[str, Agent]:
+        """The agents that a worker here would serve."""
+        return {name: agent for name, agent in self.registry.agents.items() if name not in self.unavailable}
+
+
+def load_agents(settings: Settings) -> LoadedAgents:
+    """Import the modules and files of AGENTRT_AGENTS, and see whether each agent's model can be used.
+
+    Raises:
+        AgentDefinitionError: two agents have one name.
+    """
+    from agentrt.agents import Registry
+
+    registry = Registry.load(settings.agents)
+    models = _lazy_models()
+    unavailable = {}
+    for agent in registry.agents.values():
+        if isinstance(agent.model, str):
+            try:
+                models(agent.model)
+            except ConfigurationError as error:
+                unavailable[agent.name] = str(error)
+    return LoadedAgents(registry, models, unavailable)
+
+
+def _lazy_models() -> ModelFactory:
+    """The providers' models; their layer is imported with the first, since that takes half a second and 60 MB."""
+
+    @cache
+    def factory() -> ModelFactory:
+        from agentrt.models.factory import model_factory
+
+        return model_factory()
+
+    return lambda name: factory()(name)
+
+
+def _check_offer(loaded: LoadedAgents) -> None:
+    if loaded.offered:
+        return
+    reasons = [*loaded.registry.problems, *(f"agent {name}: {why}" for name, why in loaded.unavailable.items())]
+    if not reasons:
+        raise ConfigurationError(
+            "there is no agent to serve: name modules or files that hold some in AGENTRT_AGENTS, such as "
+            "AGENTRT_AGENTS=shop.agents,./more.py"
+        )
+    raise ConfigurationError(f"no agent can be served: {'; '.join(reasons)}")
+
+
+# --- the worker -----------------------------------------------------------------------------------------------------
+
+
+def run_worker(settings: Settings) -> int:
+    """Run a worker in this process until it was drained, and return the exit code.
+
+    Raises:
+        AgentrtError: it could not start.
+    """
+    settings.require_database_url()
+    loaded = load_agents(settings)
+    _check_offer(loaded)
+    version = _version()
+
+    from agentrt.telemetry.logs import Logs
+    from agentrt.telemetry.metrics import Metrics
+
+    logs = Logs(settings.log_level, settings.log_format)
+    logs.adopt()
+    try:
+        metrics = Metrics(version)
+        _Worker(settings, loaded, metrics, version=version, emit=_sink(logs, metrics)).run()
+    finally:
+        logs.close()
+    return 0
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("agentrt")
+
+
+def _sink(logs: Logs, metrics: Metrics) -> EventSink:
+    import os
+
+    from agentrt.telemetry.sink import Telemetry
+    from agentrt.telemetry.systemd import SystemdNotifier
+
+    telemetry, systemd = Telemetry(logs, metrics), SystemdNotifier(os.environ)
+
+    def emit(event: Event) -> None:
+        telemetry(event)
+        systemd(event)
+
+    return emit
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """The parts of a worker process, put together."""
+
+    settings: Settings
+    loaded: LoadedAgents
+    metrics: Metrics
+    version: str
+    emit: EventSink
+
+    def run(self) -> None:
+        """Serve probes, say what is not offered, work until drained."""
+        import asyncio
+
+        self._tell_what_is_wrong()
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._serve())
+
+    def _tell_what_is_wrong(self) -> None:
+        from agentrt.core.events import AgentUnavailable, WarningRaised
+        from agentrt.settings import unknown_variables
+
+        for warning in (*unknown_variables(), *self.loaded.registry.problems, *self.loaded.registry.warnings()):
+            self.emit(WarningRaised(message=warning))
+        for name, why in self.loaded.unavailable.items():
+            self.emit(AgentUnavailable(agent=name, error=why))
+
+    async def _serve(self) -> None:
+        from agentrt.worker.daemon import Daemon, WorkerParts
+        from agentrt.worker.threads import ToolThreads
+
+        threads = ToolThreads()
+        daemon = Daemon(
+            WorkerParts(
+                stores=store_factory(self.settings),
+                settings=self.settings,
+                agents={name: agent.version for name, agent in self.loaded.offered.items()},
+                make_runner=self._make_runner(threads),
+                emit=self.emit,
+                version=self.version,
+                threads_running=lambda: threads.running,
+            )
+        )
+        with self._probes(daemon):
+            await daemon.run()
+
+    def _make_runner(self, threads: ToolThreads) -> MakeRunner:
+        from agentrt.worker.activation import RunnerDeps
+        from agentrt.worker.runner import run_session
+
+        def make(
+            store: SessionStore,
+            committer: Committer,
+            *,
+            worker_id: WorkerId,
+            agent_unavailable: Callable[[str, str], None],
+        ) -> RunSession:
+            deps = RunnerDeps(
+                store=store,
+                committer=committer,
+                registry=self.loaded.registry,
+                models=self.loaded.models,
+                events=self.emit,
+                settings=self.settings,
+                worker_id=worker_id,
+                threads=threads,
+                agent_unavailable=agent_unavailable,
+                secrets=_secrets(self.settings),
+            )
+            return lambda holding: run_session(holding, deps)
+
+        return make
+
+    def _probes(self, daemon: Daemon) -> AbstractContextManager[object]:
+        from agentrt.http import Health, ProbeServer
+
+        if self.settings.http_port == 0:
+            return nullcontext()
+        return ProbeServer(
+            self.settings.http_host,
+            self.settings.http_port,
+            metrics=self.metrics.application(),
+            live=lambda: Health(daemon.live_problems(), daemon.facts()),
+            ready=lambda: Health(daemon.ready_problems(), daemon.facts()),
+        )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # no such platform: the standard loop does
+        return None
+    return uvloop.new_event_loop
+
+
+def _secrets(settings: Settings) -> tuple[str, ...]:
+    from urllib.parse import unquote, urlsplit
+
+    found = []
+    for url in (settings.database_url, settings.direct_database_url):
+        if url and (password := urlsplit(url).password):
+            found += [password, unquote(password)]
+    return tuple(dict.fromkeys(found))

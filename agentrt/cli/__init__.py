@@ -1,0 +1,41 @@
+"""The command line. Commands are thin and import what they need when they run, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import typer
+
+from agentrt.cli import agents, approvals, database, demo, operate, sessions, worker, workers
+from agentrt.cli.border import border
+
+__all__ = ["app", "approvals", "main", "operate"]  # the two modules add commands to `sessions`
+
+app = typer.Typer(
+    name="agentrt",
+    help="Durable LLM agent sessions in Postgres. Settings are AGENTRT_… variables; AGENTRT_DATABASE_URL comes first.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("worker")(worker.worker)
+app.command("migrate")(database.migrate)
+app.command("prune")(database.prune)
+app.command("demo")(demo.demo)
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(agents.app, name="agents")
+app.add_typer(workers.app, name="workers")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    typer.echo(installed("agentrt"))
+
+
+def main() -> NoReturn:
+    """The entry point ``agentrt``. Exit codes: 0 done, 1 the thing failed, 2 wrong use."""
+    border(app)

@@ -1,0 +1,120 @@
+"""``agentrt sessions approvals|approve|reject|answer``: what a session waits for, from a shell."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated, Any
+
+import typer
+
+from agentrt.cli.border import run
+from agentrt.cli.output import print_json, print_table, relative
+from agentrt.cli.sessions import Json, MessageArgument, SessionArgument, app, database, print_status, read_message
+from agentrt.core.session import Status
+
+ApprovalArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
+Reviewer = Annotated[str | None, typer.Option(help="Who decides; your user name when left out.")]
+Hash = Annotated[str | None, typer.Option(help="Hash of the arguments that you saw; refused if they are others.")]
+
+
+@app.command()
+def approvals(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Only of this session.")] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, oldest first.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List what waits for a decision, oldest first."""
+
+    async def act() -> None:
+        async with database() as client:
+            rows = await client.pending_approvals(session, limit=limit)
+        if as_json:
+            print_json([dict(row) for row in rows])
+            return
+        columns = ("approval", "session", "agent", "tool", "requested", "expires", "arguments")
+        print_table(columns, (_row(row) for row in rows), empty="Nothing waits for a decision.")
+
+    run(act())
+
+
+def _row(row: Any) -> tuple[object, ...]:
+    return (
+        row["id"], row["session_id"], row["agent"], row["tool"], relative(row["requested_at"]),
+        relative(row["expires_at"]), row["arguments"],
+    )  # fmt: skip
+
+
+@app.command()
+def approve(
+    approval: ApprovalArgument,
+    *,
+    reviewer: Reviewer = None,
+    arguments_hash: Hash = None,
+    comment: Annotated[str | None, typer.Option(help="Kept in the journal.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Approve a tool call: it runs once, with exactly the reviewed arguments."""
+
+    async def act() -> Status:
+        async with database() as client:
+            return await client.decide(
+                approval,
+                "approved",
+                reviewer=reviewer or getpass.getuser(),
+                arguments_hash=arguments_hash,
+                comment=comment,
+            )
+
+    _print_decision(run(act()), approval, as_json=as_json)
+
+
+@app.command()
+def reject(
+    approval: ApprovalArgument,
+    *,
+    reviewer: Reviewer = None,
+    arguments_hash: Hash = None,
+    comment: Annotated[str | None, typer.Option(help="Why; the model reads it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Reject a tool call."""
+
+    async def act() -> Status:
+        async with database() as client:
+            return await client.decide(
+                approval,
+                "rejected",
+                reviewer=reviewer or getpass.getuser(),
+                arguments_hash=arguments_hash,
+                comment=comment,
+            )
+
+    _print_decision(run(act()), approval, as_json=as_json)
+
+
+def _print_decision(status: Status, approval: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"approval_id": approval, "status": status}, indent=None)
+    else:
+        typer.echo(str(status))
+
+
+@app.command()
+def answer(
+    session: SessionArgument,
+    call: Annotated[str, typer.Argument(metavar="CALL", help="The call's id.")],
+    result: MessageArgument,
+    *,
+    error: Annotated[bool, typer.Option("--error", help="The call failed, and this says why.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Give the result of a deferred tool call."""
+
+    async def act() -> Status:
+        async with database() as client:
+            return await client.complete_tool_call(
+                session, call, result=read_message(result), outcome="error" if error else None
+            )
+
+    print_status(run(act()), session, as_json=as_json)

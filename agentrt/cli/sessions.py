@@ -1,0 +1,338 @@
+"""``agentrt sessions …``: what a client does, from a shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import aclosing
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentrt.cli.border import DONE, FAILED, run, warn
+from agentrt.cli.output import print_facts, print_json, print_table, printable, relative
+from agentrt.core.errors import InvalidArgument
+from agentrt.core.session import Status
+
+if TYPE_CHECKING:
+    from agentrt.app import Connecting
+    from agentrt.client import Client
+    from agentrt.core.journal import Entry
+    from agentrt.core.session import Session, SessionId
+
+app = typer.Typer(help="Create sessions, talk to them, look at them.", no_args_is_help=True)
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+MessageArgument = Annotated[str, typer.Argument(help="The message; - reads it from standard input.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Then show entries until the run has ended.")]
+
+
+class WhenRunning(StrEnum):
+    """What a message does to a session that runs."""
+
+    STEER = "steer"
+    QUEUE = "queue"
+    INTERRUPT = "interrupt"
+    REJECT = "reject"
+
+
+def database() -> Connecting:
+    """A client for the database of the settings."""
+    from agentrt.app import connect
+    from agentrt.settings import Settings
+
+    return connect(Settings().require_database_url())
+
+
+@app.command()
+def create(
+    agent: Annotated[str, typer.Argument(help="The agent's name.")],
+    message: MessageArgument,
+    *,
+    queue: Annotated[str | None, typer.Option(help="Queue; 'default' when left out.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher is claimed first.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label; may be repeated.")] = None,
+    config: Annotated[str | None, typer.Option(metavar="JSON", help="Keys limits, model, instructions.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Tenant.")] = None,
+    dedup_key: Annotated[str | None, typer.Option(help="The same key again gives the same session.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Crashes in a row after which a run fails.")] = None,
+    follow: Follow = False,
+    as_json: Json = False,
+) -> None:
+    """Create a session with its first message, and print its id."""
+    options: dict[str, Any] = {
+        "queue": queue,
+        "priority": priority,
+        "labels": _labels(label),
+        "config": _config(config),
+        "tenant": tenant,
+        "dedup_key": dedup_key,
+        "max_attempts": max_attempts,
+    }
+
+    async def act() -> int:
+        async with database() as client:
+            session_id = await client.create(agent, read_message(message), **options)
+            await _warn_unserved(client, agent, queue or "default")
+            if as_json:
+                print_json({"session_id": session_id}, indent=None)
+            else:
+                typer.echo(str(session_id))
+            return await _follow(client, session_id, after_seq=0, as_json=as_json) if follow else DONE
+
+    raise typer.Exit(run(act()))
+
+
+@app.command("list")
+def list_sessions(
+    *,
+    status: Annotated[Status | None, typer.Option(help="Only in this status.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only in this queue.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only with this label.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List sessions, newest first."""
+
+    async def act() -> None:
+        async with database() as client:
+            rows = await client.list(
+                status=status, agent=agent, queue=queue, tenant=tenant, labels=_labels(label), limit=limit
+            )
+        if as_json:
+            print_json([dict(row) for row in rows])
+            return
+        columns = ("id", "agent", "queue", "status", "run", "turns", "created", "labels")
+        print_table(columns, (_row(row) for row in rows), empty="There are no such sessions.")
+
+    run(act())
+
+
+@app.command()
+def show(session: SessionArgument, *, as_json: Json = False) -> None:
+    """Show a session and its journal."""
+
+    async def act() -> None:
+        async with database() as client:
+            head = await client.get(session)
+            entries = [entry async for entry in client.read(session)]
+        if as_json:
+            from dataclasses import asdict
+
+            from agentrt.cli.entries import as_json as entry_json
+
+            print_json({**asdict(head), "journal": [entry_json(entry) for entry in entries]})
+            return
+        print_facts(_facts(head))
+        typer.echo()
+        show_entry = _printer(as_json=False)
+        for entry in entries:
+            show_entry(entry)
+
+    run(act())
+
+
+@app.command()
+def follow(
+    session: SessionArgument,
+    *,
+    after_seq: Annotated[int, typer.Option(min=0, help="Only entries behind this seq.")] = 0,
+    stay: Annotated[bool, typer.Option("--stay", help="Go on after the run has ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a session's entries as they are committed, until its run has ended or it waits.
+
+    Exit code 1 if the run failed or was cancelled. With --json one entry per line.
+    """
+
+    async def act() -> int:
+        async with database() as client:
+            return await _follow(
+                client, (await client.get(session)).id, after_seq=after_seq, as_json=as_json, stay=stay
+            )
+
+    raise typer.Exit(run(act()))
+
+
+@app.command()
+def send(
+    session: SessionArgument,
+    message: MessageArgument,
+    *,
+    when_running: Annotated[WhenRunning | None, typer.Option(help="If a run is on; steer when left out.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="The same id again sends nothing.")] = None,
+    follow: Follow = False,
+    as_json: Json = False,
+) -> None:
+    """Send a message to a session, and print the seq of its entry."""
+
+    async def act() -> int:
+        async with database() as client:
+            head = await client.get(session)
+            how: Any = None if when_running is None else when_running.value
+            seq = await client.send(session, read_message(message), when_running=how, request_id=request_id)
+            if as_json:
+                print_json({"session_id": head.id, "seq": seq}, indent=None)
+            elif not follow:
+                typer.echo(str(seq))
+            return await _follow(client, head.id, after_seq=seq - 1, as_json=as_json) if follow else DONE
+
+    raise typer.Exit(run(act()))
+
+
+@app.command()
+def cancel(
+    session: SessionArgument,
+    *,
+    reason: Annotated[str | None, typer.Option(help="Kept in the journal.")] = None,
+    run_number: Annotated[int | None, typer.Option("--run", min=1, help="Only if this run is on.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel a session at once."""
+
+    async def act() -> Status:
+        async with database() as client:
+            return await client.cancel(session, reason=reason, run=run_number)
+
+    print_status(run(act()), session, as_json=as_json)
+
+
+def print_status(status: Status, session: str, *, as_json: bool) -> None:
+    """Print what a command left the session in."""
+    if as_json:
+        print_json({"session_id": session, "status": status}, indent=None)
+    else:
+        typer.echo(str(status))
+
+
+# --- what people type -----------------------------------------------------------------------------------------------
+
+
+def read_message(given: str) -> str:
+    """What was typed, or standard input for ``-``."""
+    return sys.stdin.read() if given == "-" else given
+
+
+def _labels(given: list[str] | None) -> dict[str, str] | None:
+    if not given:
+        return None
+    labels = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise InvalidArgument(f"--label {pair} has no KEY=VALUE form; write it as --label team=search")
+        labels[key] = value
+    return labels
+
+
+def _config(given: str | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    try:
+        config = json.loads(given)
+    except ValueError as error:
+        raise InvalidArgument(f"--config is no JSON: {error}; write it as --config '{{\"limits\": {{…}}}}'") from None
+    if not isinstance(config, dict):
+        raise InvalidArgument(f"--config {given:.100} is no JSON object")
+    return config
+
+
+async def _warn_unserved(client: Client, agent: str, queue: str) -> None:
+    workers = [worker for worker in await client.workers() if worker.state == "alive"]
+    if any(agent in worker.agents and queue in worker.queues for worker in workers):
+        return
+    agents = sorted({name for worker in workers for name in worker.agents})
+    if agent in agents:
+        queues = sorted({name for worker in workers if agent in worker.agents for name in worker.queues})
+        warn(f"no running worker serves queue {queue} for agent {agent}; it is served in: {', '.join(queues)}")
+    elif agents:
+        warn(f"no running worker serves agent {agent}, so the session waits; known agents: {', '.join(agents)}")
+    else:
+        warn(f"no worker is running, so the session waits until one that serves agent {agent} starts")
+
+
+# --- what they see --------------------------------------------------------------------------------------------------
+
+
+def _row(row: Any) -> tuple[object, ...]:
+    labels = row["labels"]
+    pairs = json.loads(labels) if isinstance(labels, str) else labels
+    return (
+        row["id"], row["agent"], row["queue"], row["status"], row["run"], row["turns"], relative(row["created_at"]),
+        " ".join(f"{key}={value}" for key, value in pairs.items()),
+    )  # fmt: skip
+
+
+def _facts(head: Session) -> dict[str, object]:
+    reason = None
+    if head.suspension:
+        reason = f"{head.suspension.get('reason')}: {head.suspension.get('message')}"
+    elif head.outcome:
+        reason = head.outcome.get("message") or head.outcome.get("text") or head.outcome.get("reason")
+    return {
+        "session": head.id,
+        "agent": f"{head.agent} (queue {head.queue}, priority {head.priority})",
+        "status": f"{head.status}, archived" if head.archived_at else head.status,
+        "": reason,
+        "run": f"{head.run}, attempt {head.attempt} of {head.max_attempts}",
+        "worker": head.lease_owner,
+        "ready": relative(head.ready_at) if head.status == Status.QUEUED else None,
+        "turns": f"{head.turns} ({head.input_tokens:,} tokens in, {head.output_tokens:,} out, cost {head.cost:.4f})",
+        "created": f"{relative(head.created_at)} ({head.created_at:%Y-%m-%d %H:%M:%S} UTC)",
+        "finished": relative(head.finished_at) if head.finished_at else None,
+        "labels": " ".join(f"{key}={value}" for key, value in head.labels.items()) or None,
+        "tenant": head.tenant,
+    }
+
+
+def _printer(*, as_json: bool) -> Any:
+    from agentrt.cli import entries
+
+    if as_json:
+        return lambda entry: print_json(entries.as_json(entry), indent=None)
+
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    lines = entries.EntryLines()
+
+    def show_entry(entry: Entry) -> None:
+        text, style = lines.line(entry)
+        line = Text(printable(text), style=style)
+        if console.is_terminal:
+            line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+
+    return show_entry
+
+
+async def _follow(client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool = False) -> int:
+    from agentrt.core.journal import TERMINAL, SessionSuspended
+
+    show_entry = _printer(as_json=as_json)
+    head = await client.get(session_id)
+    if head.last_seq <= after_seq and _idle(head) and not stay:
+        return _exit_code(head)
+    async with aclosing(client.follow(session_id, after_seq=after_seq)) as entries:
+        async for entry in entries:
+            show_entry(entry)
+            if stay or entry.seq < head.last_seq:
+                continue
+            if _idle(head) or isinstance(entry.data, (*TERMINAL, SessionSuspended)):
+                head = await client.get(session_id)
+                if _idle(head) and head.last_seq == entry.seq:
+                    break
+    return _exit_code(head)
+
+
+def _idle(head: Session) -> bool:
+    return head.status.terminal or head.status == Status.SUSPENDED
+
+
+def _exit_code(head: Session) -> int:
+    return FAILED if head.status in (Status.FAILED, Status.CANCELLED) else DONE

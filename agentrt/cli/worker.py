@@ -1,0 +1,29 @@
+"""``agentrt worker``: the daemon."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def worker(
+    *,
+    agents: Annotated[
+        list[str] | None, typer.Option("--agents", "-a", metavar="MODULE|FILE", help="AGENTRT_AGENTS; may be repeated.")
+    ] = None,
+    queue: Annotated[list[str] | None, typer.Option("--queue", "-q", help="AGENTRT_QUEUES; may be repeated.")] = None,
+    slots: Annotated[int | None, typer.Option(help="AGENTRT_SLOTS: sessions at once.")] = None,
+    name: Annotated[str | None, typer.Option(help="AGENTRT_WORKER_NAME: for people.")] = None,
+) -> None:
+    """Run sessions until SIGTERM or Ctrl-C, which drains; a second one cuts the drain short."""
+    from agentrt.app import run_worker
+    from agentrt.settings import Settings
+
+    given: dict[str, Any] = {"agents": _joined(agents), "queues": _joined(queue), "slots": slots, "worker_name": name}
+    settings = Settings(**{setting: value for setting, value in given.items() if value is not None})
+    raise typer.Exit(run_worker(settings))
+
+
+def _joined(given: list[str] | None) -> str | None:
+    return ",".join(given) if given else None

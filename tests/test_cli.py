@@ -1,0 +1,125 @@
+"""The command line as a process: start, settings, migrations, and what it says about wrong use."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agentrt.cli.database import parse_duration
+from agentrt.core.errors import InvalidArgument
+from tests.commandline import assert_one_sentence, run
+
+SLOW_IMPORTS = {"asyncpg", "pydantic_ai", "openai", "anthropic", "mcp", "fastmcp", "prometheus_client", "structlog"}
+
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+
+def test_help_imports_neither_driver_nor_model_layer_nor_telemetry():
+    program = "import sys, agentrt.cli\nprint(sorted(name.split('.')[0] for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
+    assert not SLOW_IMPORTS & set(eval(done.stdout))  # noqa: S307 - printed by the line above
+
+
+def test_help_answers_within_a_second():
+    """The fastest of five: other processes run beside this one."""
+    fastest = 60.0
+    ran = run("--help")
+    for _ in range(5):
+        started = time.monotonic()
+        ran = run("--help")
+        fastest = min(fastest, time.monotonic() - started)
+    assert ran.code == 0
+    assert {"worker", "migrate", "demo", "sessions", "agents", "version"} <= set(ran.out.split())
+    assert fastest < 1
+
+
+def test_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    assert run("version").out == version("agentrt") + "\n"
+
+
+def test_a_command_that_does_not_exist_is_wrong_use():
+    ran = run("sesions")
+    assert ran.code == 2
+    assert "No such command" in ran.err
+    assert "Traceback" not in ran.err
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [("worker",), ("migrate",), ("sessions", "list"), ("agents", "list")])
+def test_a_wrong_setting_is_one_sentence_whatever_the_command(command):
+    assert_one_sentence(run(*command, slots="-1"), code=2, names=("AGENTRT_SLOTS=-1",))
+
+
+@pytest.mark.parametrize("command", [("worker",), ("migrate",), ("migrate", "--check"), ("sessions", "list")])
+def test_a_missing_database_url_is_named(command):
+    assert_one_sentence(run(*command), code=2, names=("AGENTRT_DATABASE_URL is not set",))
+
+
+def test_a_lease_that_is_too_short_is_refused_before_anything_is_done():
+    assert_one_sentence(run("worker", lease_seconds="5"), code=2, names=("AGENTRT_LEASE_SECONDS=5", "9"))
+
+
+# --- the database ---------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("migrate", "--check"), ("sessions", "list"), ("workers", "list")])
+def test_a_database_that_does_not_answer_is_named_without_its_password(command):
+    port = free_port()
+    ran = run(*command, url=f"postgresql://me:geheim@127.0.0.1:{port}/db")
+    assert_one_sentence(ran, code=1, names=(f"127.0.0.1:{port}",))
+    assert "geheim" not in ran.err
+
+
+def test_migrate_checks_shows_and_applies(empty_database_url):
+    checked = run("migrate", "--check", url=empty_database_url)
+    assert checked.code == 1
+    assert "0001_initial" in checked.out
+    shown = run("migrate", "--dry-run", "--json", url=empty_database_url)
+    assert shown.code == 0
+    pending = json.loads(shown.out)["pending"]
+    assert pending[0] == "0001_initial"
+    applied = run("migrate", "--json", url=empty_database_url)
+    assert (applied.code, json.loads(applied.out)["applied"]) == (0, pending)
+    assert run("migrate", "--check", url=empty_database_url).code == 0
+    assert "up to date" in run("migrate", url=empty_database_url).out
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sessions", "list"),
+        ("sessions", "create", "a", "hello"),
+        ("sessions", "cancel", "00000000-0000-0000-0000-000000000000"),
+        ("workers", "list"),
+    ],
+)
+def test_a_missing_schema_names_the_command_to_run(empty_database_url, command):
+    assert_one_sentence(run(*command, url=empty_database_url), code=1, names=("agentrt migrate",))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("45s", 45), ("30 min", 1800), ("1.5h", 5400), ("90d", 7_776_000), ("2w", 1_209_600)]
+)
+def test_lengths_of_time_are_written_with_their_unit(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "-1d", "d", "1 year", "1e3s"])
+def test_other_lengths_of_time_are_refused(text):
+    with pytest.raises(InvalidArgument, match="90d"):
+        parse_duration(text)
