@@ -23,6 +23,7 @@ from tests.strictprovider.script import (
     Call,
     Fault,
     ModelRequest,
+    Ping,
     Reply,
     Say,
     ServerTool,
@@ -261,6 +262,26 @@ async def test_anthropic_caches_nothing_without_a_mark() -> None:
         answer = renamed(await model.ask(user("weather?")), *IDS)
         second = await model.ask(user("weather?"), answer, results(answer, ["rain", "sun"]))
     assert second.usage.cache_read_tokens == 0
+
+
+@in_every_format
+async def test_pings_are_no_content_and_do_no_harm(wire_format: WireFormat) -> None:
+    answer = await one_answer(wire_format, Answer((Ping(2), Say("Hello"), Ping(2, 0.001), Say(" there"))))
+    assert answer.text == "Hello there"
+
+
+@in_every_format
+async def test_a_tool_that_the_model_invented_may_stay_in_the_history(wire_format: WireFormat) -> None:
+    """F9."""
+    script: dict[int, Reply] = {0: Answer((Call("does_not_exist", "oops"),)), 1: say("sorry")}
+    async with (
+        StrictProvider(lambda request: script[len(request.answers)]) as provider,
+        direct(provider, wire_format) as model,
+    ):
+        first = renamed(await model.ask(user("hi")), *IDS)
+        second = await model.ask(user("hi"), first, results(first, ["no such tool"]))
+    assert second.text == "sorry"
+    assert provider.violations == []
 
 
 @in_every_format

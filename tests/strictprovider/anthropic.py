@@ -224,7 +224,7 @@ class AnthropicWriter:
 
     def begin(self) -> Iterator[bytes]:
         yield event({"type": "message_start", "message": self._message([])}, "message_start")
-        yield event({"type": "ping"}, "ping")
+        yield self.ping()
 
     def say(self, step: Said) -> Iterator[bytes]:
         match step:
@@ -283,6 +283,9 @@ class AnthropicWriter:
         delta = {"type": "message_delta", "delta": self._ending(stop), "usage": self._usage()}
         yield event(delta, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
+
+    def ping(self) -> bytes:
+        return event({"type": "ping"}, "ping")
 
     def error(self, kind: str, message: str) -> Iterator[bytes]:
         kind = {"overloaded": "overloaded_error", "server": "api_error"}.get(kind, kind)

@@ -224,6 +224,9 @@ class ChatWriter:
         """A refusal in words ends like any answer; one of the content filter has a reason of its own."""
         return "stop" if stop is Stop.REFUSED and self.refused else self.STOPS[stop]
 
+    def ping(self) -> bytes:
+        return b": ping\n\n"
+
     def error(self, kind: str, message: str) -> Iterator[bytes]:
         code = {"overloaded": "server_is_overloaded", "server": "internal_error"}.get(kind, kind)
         yield event({"error": {"message": message, "type": "server_error", "param": None, "code": code}})

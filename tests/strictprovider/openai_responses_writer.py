@@ -165,6 +165,9 @@ class ResponsesWriter:
             case Stop.PAUSED:
                 raise ValueError("this format does not pause an answer")
 
+    def ping(self) -> bytes:
+        return b": ping\n\n"
+
     def error(self, kind: str, message: str) -> Iterator[bytes]:
         """`server` fails the response, anything else is an error event beside it."""
         code = {"overloaded": "server_is_overloaded", "server": "server_error"}.get(kind, kind)

@@ -99,6 +99,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Signs of life without content: `times` pings, each after so many seconds."""
+
+    times: int = 1
+    every_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class StreamError:
     """An error as an event inside the stream, after which the stream ends."""
 
@@ -106,7 +114,7 @@ class StreamError:
     message: str = "Overloaded"
 
 
-Step: TypeAlias = Say | Think | Call | Refuse | ServerTool | Wait | StreamError | Fault
+Step: TypeAlias = Say | Think | Call | Refuse | ServerTool | Wait | Ping | StreamError | Fault
 
 
 @dataclass(frozen=True, slots=True)

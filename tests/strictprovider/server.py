@@ -27,7 +27,7 @@ from .ledger import Ledger, Usage, origin_of
 from .openai_chat import ChatWriter
 from .openai_responses_writer import ResponsesWriter
 from .rules import WIRE_CALL_ID, Rule, Strictness, Violation, validate
-from .script import Answer, Fault, HttpReply, ModelRequest, Reply, Script, StreamError, Wait, echo
+from .script import Answer, Fault, HttpReply, ModelRequest, Ping, Reply, Script, StreamError, Wait, echo
 from .wire import Parsed, Writer, characters_of, dump
 
 
@@ -286,7 +286,7 @@ class StrictProvider:
             await connection.start(headers=reply.headers)
             recorded.finished = await self._stream(connection, reply, writer, recorded)
             return
-        said = tuple(step for step in reply.steps if not isinstance(step, Wait | StreamError | Fault))
+        said = tuple(step for step in reply.steps if not isinstance(step, Wait | Ping | StreamError | Fault))
         body = dump(writer.whole(said, reply.reason)).encode()
         await connection.respond(200, body, content_type="application/json", headers=reply.headers)
         recorded.finished = True
@@ -317,6 +317,10 @@ class StrictProvider:
             match step:
                 case Wait():
                     await self._wait(connection, step)
+                case Ping(times, every_seconds):
+                    for _ in range(times):
+                        await self._wait(connection, Wait(every_seconds))
+                        await send(iter([writer.ping()]))
                 case StreamError(kind, message):
                     await send(writer.error(kind, message))
                     await connection.end()
