@@ -103,7 +103,8 @@ class _Untitled(GenerateJsonSchema):
 
     def generate(self, schema: Any, mode: Any = "validation") -> dict[str, Any]:
         generated = super().generate(schema, mode)
-        generated.pop("title", None)
+        for described in (generated, *generated.get("$defs", {}).values()):
+            described.pop("title", None)
         return generated
 
 

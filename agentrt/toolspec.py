@@ -174,7 +174,7 @@ class Tool:
         """The function is awaited in the worker's loop; a plain one runs in a thread."""
         return inspect.iscoroutinefunction(self.function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
     def with_timeout(self, timeout_seconds: float) -> Tool:
