@@ -189,12 +189,14 @@ class Keeper:
             await self.beat_once()
             self._main.call(self._handlers.registered)
             async with asyncio.TaskGroup() as tasks:
+                beat = tasks.create_task(self._beat(), name="keeper beat")
                 loops = [
-                    tasks.create_task(self._beat(), name="keeper beat"),
                     tasks.create_task(self._reap(), name="keeper reap"),
                     tasks.create_task(self._watch(), name="keeper watch"),
                 ]
                 await self._stop_wanted.wait()
+                self._wanted.set()
+                await asyncio.wait({beat})  # a renewal in flight is not cut: its connection has one more thing to say
                 for task in loops:
                     task.cancel()
         finally:
@@ -202,7 +204,7 @@ class Keeper:
 
     async def _beat(self) -> None:
         backoff = Backoff(most_seconds=self._settings.heartbeat_seconds)
-        while not self.dead:
+        while not (self.dead or self._stop_wanted.is_set()):
             self._wanted.clear()
             if await self.beat_once():
                 backoff.succeeded()
@@ -210,7 +212,8 @@ class Keeper:
                 wait = jittered(self._settings.heartbeat_seconds, spread=0.1)
             else:
                 wait = backoff.failed()
-            await _wait(self._wanted, wait)
+            if not self._stop_wanted.is_set():
+                await _wait(self._wanted, wait)
 
     async def _reap(self) -> None:
         while True:
