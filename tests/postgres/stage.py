@@ -85,19 +85,19 @@ class Stage:
         return await self.connection.fetchval(f"select agentrt.{function}({places})", *values)
 
     async def create(self, message: str | None = "hello", *, agent: str = AGENT, **options: Any) -> UUID:
-        return await self.call("create_session", agent, message, options)
+        return UUID(str(await self.call("create_session", agent, message, options)))
 
     async def send(self, session: UUID, message: str | None = "more", **options: Any) -> int:
-        return await self.call("send_message", session, message, options)
+        return int(await self.call("send_message", session, message, options))
 
     async def cancel(self, session: UUID, **options: Any) -> str:
-        return await self.call("cancel_session", session, options)
+        return str(await self.call("cancel_session", session, options))
 
     async def decide(self, approval: UUID, verdict: str = "approved", reviewer: str = "ann", **options: Any) -> str:
-        return await self.call("decide_approval", approval, verdict, reviewer, options)
+        return str(await self.call("decide_approval", approval, verdict, reviewer, options))
 
     async def complete_call(self, session: UUID, call_id: str, result: str = "done", **options: Any) -> str:
-        return await self.call("complete_tool_call", session, call_id, result, options)
+        return str(await self.call("complete_tool_call", session, call_id, result, options))
 
     # --- workers ---
 

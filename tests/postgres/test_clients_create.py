@@ -163,6 +163,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"id": 5}, ("id", "5")),
     ({"parent_id": "x"}, ("parent_id", "x")),
     ({"config": []}, ("config", "[]")),
+    ({"config": {"limits": {"turns": 0}}}, ("limits", "turns")),
     ({"labels": {"a": 1}}, ("labels", "1")),
     ({"labels": "a"}, ("labels", "a")),
     ({"tenant": ""}, ("tenant",)),
