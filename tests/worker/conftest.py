@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from tests.worker.ownership import Ground, stores, worker_info
+from tests.worker.ownership import Ground, Heard, stores, worker_info
 
 
 @pytest.fixture
@@ -15,6 +15,6 @@ async def ground(database_url: str, connection: asyncpg.Connection) -> AsyncIter
     keeper = await opened.keeper()
     worker = worker_info()
     await keeper.register(worker, await keeper.lock_liveness())
-    yield Ground(database_url, connection, store, keeper, worker)
+    yield Ground(database_url, connection, store, keeper, worker, Heard())
     await keeper.close()
     await store.close()

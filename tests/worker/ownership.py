@@ -1,8 +1,9 @@
 """What the tests of holding, writing, keeping and claiming share: the real store, sessions, and the events heard."""
 
+import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -22,13 +23,32 @@ OFFER = Offer(queues=("default",), agents={AGENT: "v1"})
 
 
 class Heard:
-    """An event sink that remembers."""
+    """An event sink that remembers, and lets a test wait for what it hears, from whichever thread."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
+        self.changed()
+
+    def changed(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._changed.set)
+        except RuntimeError:  # the test is over
+            return
+
+    async def until(self, true: Callable[[], Any]) -> None:
+        """Wait until ``true`` holds; asked again after whatever is heard."""
+        while not true():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
+        await self.until(lambda: len(self.of(kind)) >= count)
+        return self.of(kind)
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -81,7 +101,7 @@ class Ground:
     store: SessionStore
     keeper: KeeperStore
     worker: WorkerInfo
-    heard: Heard = field(default_factory=Heard)
+    heard: Heard
 
     async def create(self, message: str = "hello", **options: Any) -> SessionId:
         made = await self.connection.fetchval(
@@ -98,7 +118,9 @@ class Ground:
         return [Holding(session) for session in claimed.sessions]
 
     async def row(self, session_id: SessionId) -> asyncpg.Record:
-        return await self.connection.fetchrow("select * from agentrt.sessions where id = $1", session_id)
+        row = await self.connection.fetchrow("select * from agentrt.sessions where id = $1", session_id)
+        assert row is not None
+        return row
 
     async def journal(self, session_id: SessionId) -> list[asyncpg.Record]:
         return await self.connection.fetch(
@@ -111,7 +133,8 @@ class Ground:
         ]
 
     async def state(self, worker_id: WorkerId) -> str | None:
-        return await self.connection.fetchval("select state from agentrt.workers where id = $1", worker_id)
+        state: str | None = await self.connection.fetchval("select state from agentrt.workers where id = $1", worker_id)
+        return state
 
     async def silence(self, worker_id: WorkerId, *, seconds: float) -> None:
         """The worker's last renewal was so long ago."""
@@ -137,6 +160,3 @@ class Ground:
             f"agentrt {role}",
         )
         return len(cut)
-
-
-Check = Callable[[], bool]

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-
 from agentrt.agents import Agent, Registry, tool
 from agentrt.core.events import SessionEnded, SessionReleased, WorkerStarted, WorkerStopped
 from agentrt.core.session import WorkerId
@@ -39,7 +38,7 @@ class Worker:
                 committer=committer,
                 registry=registry,
                 models=no_model,
-                events=self.hear,
+                events=ground.heard,
                 settings=given,
                 worker_id=worker_id,
                 threads=threads,
@@ -47,7 +46,6 @@ class Worker:
             )
             return lambda holding: run_session(holding, deps)
 
-        self.changed = asyncio.Event()
         self.left: list[int] = []
         self.daemon = Daemon(
             WorkerParts(
@@ -55,28 +53,12 @@ class Worker:
                 settings=given,
                 agents={agent.name: agent.version},
                 make_runner=make_runner,
-                emit=self.hear,
+                emit=ground.heard,
                 version="0",
                 threads_running=lambda: threads.running,
                 leave=self.left.append,
             )
         )
-
-    def hear(self, event: Any) -> None:
-        self.ground.heard(event)
-        try:
-            asyncio.get_running_loop().call_soon(self.changed.set)
-        except RuntimeError:  # from the keeper's thread
-            return
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        while not true():
-            self.changed.clear()
-            await self.changed.wait()
-
-    async def heard(self, kind: type[Any], count: int = 1) -> list[Any]:
-        await self.until(lambda: len(self.ground.heard.of(kind)) >= count)
-        return self.ground.heard.of(kind)
 
 
 def no_model(name: str) -> Model:
@@ -106,9 +88,9 @@ async def test_sessions_are_claimed_run_and_completed_and_the_worker_stops_when_
     ids = [await ground.create() for _ in range(3)]
     agent = Agent(AGENT, model=ScriptedModel(two_turns), tools=[look])
     async with working(ground, agent) as worker:
-        await worker.heard(SessionEnded, 3)
+        await ground.heard.wait_for(SessionEnded, 3)
         late = await ground.create()
-        await worker.heard(SessionEnded, 4)
+        await ground.heard.wait_for(SessionEnded, 4)
     for session_id in [*ids, late]:
         row = await ground.row(session_id)
         assert row["status"] == "completed"
