@@ -11,7 +11,7 @@ import asyncpg
 # Each query returns session_id, seq and words for what is wrong there.
 RULES = {
     "seq is gapless from 1 to last_seq": """
-        select s.id, s.last_seq, format('%s entries, %s to %s, last_seq %s', count(j.seq), min(j.seq), max(j.seq), last_seq)
+        select s.id, s.last_seq, format('%s entries, %s to %s', count(j.seq), min(j.seq), max(j.seq))
         from agentrt.sessions s left join agentrt.journal j on j.session_id = s.id
         group by s.id
         having count(j.seq) <> s.last_seq or coalesce(max(j.seq), 0) <> s.last_seq or coalesce(min(j.seq), 1) <> 1

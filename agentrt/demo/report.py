@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrt.postgres.pool import DatabaseOptions, RoleConnection
+from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection
 
 # No unique constraint on purpose: nothing but the transaction keeps a row from being written twice.
 _CREATE = "create table demo_report (call_id text, path text, lines integer, verdict text)"
@@ -13,7 +13,7 @@ class Report:
     """The table of one demo."""
 
     def __init__(self, url: str) -> None:
-        self._connection = RoleConnection(DatabaseOptions(url=url), "demo")
+        self._connection = RoleConnection(DatabaseOptions(url=url), Role.CLIENT)
 
     async def create(self) -> None:
         """Make the table."""

@@ -32,6 +32,7 @@ from agentrt.postgres import embedded
 from agentrt.postgres.migrate import migrate
 
 WORKERS = ("worker-1", "worker-2")
+START_SECONDS = 30.0
 TIME_LIMIT_SECONDS = 300.0  # a scripted run takes some fifteen seconds; a real model may think
 
 # A short lease, so that the demo does not depend on the fast path of a takeover; see AGENTRT_LEASE_SECONDS.
@@ -42,7 +43,7 @@ WORKER_SETTINGS = {
     "AGENTRT_STOP_SECONDS": "1",
     "AGENTRT_LEASE_SECONDS": "3",
     "AGENTRT_HTTP_PORT": "0",
-    "AGENTRT_LOG_LEVEL": "warning",
+    "AGENTRT_LOG_LEVEL": "error",
 }
 
 
@@ -96,7 +97,6 @@ def run(*, folder: Path, model: str | None, as_json: bool) -> bool:
         markers.mkdir()
         asyncio.run(_prepare(server.url))
         with _workers(server.url, model=model) as workers:
-            show.say(f"Two workers run: {', '.join(f'{name} (pid {pid})' for pid, name in workers.items())}.")
             summary = asyncio.run(_course(server.url, folder, markers, workers=workers, show=show))
     show.end(summary)
     if as_json:
@@ -136,6 +136,7 @@ async def _course(url: str, folder: Path, markers: Path, *, workers: Mapping[int
     """One session from its creation to the figures."""
     summary, seen = Summary(), _Seen()
     async with connect(url) as client:
+        await _introduce(client, workers, show=show)
         session_id = await client.create(
             "auditor",
             f"Audit the Python files in {folder}.",
@@ -145,6 +146,15 @@ async def _course(url: str, folder: Path, markers: Path, *, workers: Mapping[int
         await _watch(client, session_id, workers, markers, show=show, seen=seen, summary=summary)
         await _check(client, Report(url), session_id, seen=seen, summary=summary)
     return summary
+
+
+async def _introduce(client: Client, workers: Mapping[int, str], *, show: Show) -> None:
+    """Wait until both workers have registered, and learn their ids."""
+    async with asyncio.timeout(START_SECONDS):
+        while len(registered := await client.workers()) < len(workers):  # noqa: ASYNC110 - a view tells nobody
+            await asyncio.sleep(0.05)
+    show.know({worker.id: worker.name for worker in registered})
+    show.say(f"Two workers run: {', '.join(f'{name} (pid {pid})' for pid, name in workers.items())}.")
 
 
 async def _watch(
@@ -175,7 +185,7 @@ async def _kill_inside_a_tool(
     workers: Mapping[int, str], markers: Path, *, show: Show, seen: _Seen, summary: Summary
 ) -> None:
     """SIGKILL the worker that says it stands between a report row and its commit."""
-    while not (inside := os.listdir(markers)):  # noqa: PTH208 - a glance at a folder in memory
+    while not (inside := os.listdir(markers)):  # noqa: ASYNC110, PTH208 - a glance at a folder, which tells nobody
         await asyncio.sleep(0.02)
     pid = int(inside[0])
     seen.killed_at = time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -38,10 +39,12 @@ class Show:
     def say(self, text: str) -> None:
         self._console.print(text)
 
+    def know(self, names: Mapping[UUID, str]) -> None:
+        """Learn the workers' names."""
+        self._names.update(names)
+
     def entry(self, entry: Entry) -> None:
         """One line: seq, token, worker, type, and what is worth seeing of it."""
-        if isinstance(entry.data, SessionClaimed) and entry.worker_id is not None:
-            self._names[entry.worker_id] = entry.data.worker
         worker = "client" if entry.worker_id is None else self._names.get(entry.worker_id, "?")
         colour = self._colours.setdefault(worker, _COLOURS[len(self._colours) % len(_COLOURS)])
         line = Line(f"{entry.seq:>4}  token {entry.fencing_token}  ")
