@@ -100,7 +100,7 @@ begin
         grant select, insert, update on agentrt.sessions, agentrt.approvals to agentrt_worker;
         grant select, insert on agentrt.journal to agentrt_worker;
         grant select, insert, update, delete on agentrt.workers to agentrt_worker;
-        grant select, delete on agentrt.followers to agentrt_worker;
+        grant select, update, delete on agentrt.followers to agentrt_worker;  -- update: to lock
       when 'agentrt_retention' then
         grant select, delete on agentrt.sessions to agentrt_retention;
       else null;

@@ -109,8 +109,8 @@ class Stage:
         )
         return worker
 
-    async def claim(self, worker: UUID, *, queue: str = "default", limit: int = 1) -> list[UUID]:
-        rows = await self.connection.fetch(statement("claim"), worker, [queue], [AGENT], ["v"], limit, 1)
+    async def claim(self, worker: UUID, *, queue: str = "default", agent: str = AGENT, limit: int = 1) -> list[UUID]:
+        rows = await self.connection.fetch(statement("claim"), worker, [queue], [agent], ["v"], limit, 1)
         return [row["id"] for row in rows if row["id"] is not None]
 
     async def take(self, session: UUID, worker: UUID | None = None) -> UUID:
@@ -151,6 +151,11 @@ class Stage:
     async def suspend(self, session: UUID, reason: str, *waits_for: str, held: asyncpg.Record | None = None) -> str:
         suspension = {"reason": reason, "message": "", "waits_for": list(waits_for)}
         return await self.end(session, "suspend", held=held, suspension=suspension)
+
+    async def sweep(self) -> asyncpg.Record:
+        row = await self.connection.fetchrow(statement("sweep"), uuid4(), 500)
+        assert row is not None
+        return row
 
     # --- whole stories ---
 

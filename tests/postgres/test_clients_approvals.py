@@ -146,7 +146,7 @@ async def test_an_approval_whose_time_is_over_can_no_longer_be_decided(stage):
     with refused("AR002", "expired", "suspended"):
         await stage.decide(approval)
     assert await stage.everything(session) == before
-    assert await stage.connection.fetchval("select agentrt._expire_approvals($1)", session) == 1
+    assert (await stage.sweep())["expired"] == 1
     assert await stage.status(session) == "queued"
     decided, woken = (await stage.entries(session))[-2:]
     assert (decided.data["verdict"], woken.data) == ("expired", {"by": "expiry"})
