@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentrt.client import Client
     from agentrt.core.events import Event
     from agentrt.core.session import WorkerId
-    from agentrt.ports import EventSink, ModelFactory, SessionStore, StoreFactory
+    from agentrt.ports import EventSink, Model, ModelFactory, SessionStore, StoreFactory
     from agentrt.settings import Settings
     from agentrt.telemetry.logs import Logs
     from agentrt.telemetry.metrics import Metrics
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class Connecting:
     """What ``connect`` returns: await it, or use it as an asynchronous context manager."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, direct_url: str) -> None:
         self._url = url
+        self._direct_url = direct_url
         self._client: Client | None = None
 
     def __await__(self) -> Generator[object, None, Client]:
@@ -51,20 +52,21 @@ class Connecting:
         from agentrt.client import Client
         from agentrt.postgres.client import PostgresClientStore
 
-        return Client(await PostgresClientStore.connect(self._url))
+        return Client(await PostgresClientStore.connect(self._url, direct_url=self._direct_url))
 
 
-def connect(url: str) -> Connecting:
+def connect(url: str, *, direct_url: str = "") -> Connecting:
     """A ``Client`` for the database at ``url``, as ``asyncpg.create_pool`` gives a pool.
 
     ``async with connect(url) as client:`` closes it at the end of the block; ``client = await connect(url)`` leaves
-    that to you (``await client.close()``). A client belongs to the event loop that it was made in.
+    that to you (``await client.close()``). A client belongs to the event loop that it was made in. ``direct_url`` is
+    for LISTEN when ``url`` goes through a transaction pooler.
 
     Raises:
         DatabaseUnavailable: nobody answers there.
         ConfigurationError: the URL, the user or the database is wrong.
     """
-    return Connecting(url)
+    return Connecting(url, direct_url)
 
 
 async def migrate(settings: Settings, *, notice: Callable[[str], None] | None = None) -> list[str]:
@@ -149,7 +151,10 @@ def _lazy_models() -> ModelFactory:
 
         return model_factory()
 
-    return lambda name: factory()(name)
+    def model(name: str) -> Model:
+        return factory()(name)
+
+    return model
 
 
 def _check_offer(loaded: LoadedAgents) -> None:

@@ -1,9 +1,14 @@
-"""Runs the real command line as a process."""
+"""Runs the real command line: in this process, or as one of its own."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from unittest import mock
+
+from agentrt.cli import main
 
 
 @dataclass(frozen=True)
@@ -13,20 +18,38 @@ class Ran:
     err: str
 
 
-def run(
-    *arguments: str, url: str | None = None, stdin: str = "", env: dict[str, str] | None = None, **settings: str
-) -> Ran:
-    """Run ``agentrt`` with these arguments; ``settings`` become AGENTRT_ variables."""
+def environment(*, url: str | None = None, **settings: str) -> dict[str, str]:
+    """This process's environment with ``settings`` as AGENTRT_ variables, and no others of these."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AGENTRT_")}
-    environ |= {f"AGENTRT_{name.upper()}": value for name, value in settings.items()} | (env or {})
+    environ |= {f"AGENTRT_{name.upper()}": value for name, value in settings.items()}
     if url is not None:
         environ["AGENTRT_DATABASE_URL"] = url
+    return {**environ, "COLUMNS": "200"}
+
+
+def run(*arguments: str, url: str | None = None, stdin: str = "", **settings: str) -> Ran:
+    """Run ``agentrt`` with these arguments in this process; ``settings`` become AGENTRT_ variables."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment(url=url, **settings), clear=True),
+        mock.patch.object(sys, "argv", ["agentrt", *arguments]),
+        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            return Ran(int(ended.code or 0), out.getvalue(), err.getvalue())
+
+
+def run_process(*arguments: str, url: str | None = None, **settings: str) -> Ran:
+    """The same as a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "agentrt", *arguments],
-        input=stdin,
         capture_output=True,
         text=True,
-        env={**environ, "COLUMNS": "200"},
+        env=environment(url=url, **settings),
         check=False,
         timeout=25,
     )

@@ -19,11 +19,12 @@ COLOURS = {
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
     """Print one JSON document; with ``indent`` None on one line."""
-    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    typer.echo(json.dumps(plain, indent=indent, default=_jsonable, ensure_ascii=False))
+    typer.echo(json.dumps(value, indent=indent, default=_jsonable, ensure_ascii=False))
 
 
 def _jsonable(value: object) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     match value:
         case datetime():
             return value.isoformat()

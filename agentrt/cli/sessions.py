@@ -43,7 +43,8 @@ def database() -> Connecting:
     from agentrt.app import connect
     from agentrt.settings import Settings
 
-    return connect(Settings().require_database_url())
+    settings = Settings()
+    return connect(settings.require_database_url(), direct_url=settings.direct_database_url or "")
 
 
 @app.command()
