@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
@@ -89,10 +90,19 @@ def read_signature(function: Callable[..., Any], *, context: type, name: str) ->
 def _hints(name: str, function: Callable[..., Any], *, context: type) -> dict[str, Any]:
     inner = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
     try:
-        closure = dict(inspect.getclosurevars(inner).nonlocals)
-        return get_type_hints(inner, localns={context.__name__: context} | closure, include_extras=True)
+        return get_type_hints(inner, localns={context.__name__: context} | _closure(inner), include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
         raise AgentDefinitionError(f"tool {name}: its annotations cannot be read: {error}") from None
+
+
+def _closure(function: Callable[..., Any]) -> dict[str, Any]:
+    """What a function sees of the functions around it: annotations may name it."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    seen = {}
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        with suppress(ValueError):  # not assigned yet
+            seen[name] = cell.cell_contents
+    return seen
 
 
 class _Untitled(GenerateJsonSchema):

@@ -48,9 +48,16 @@ class LocalWorker:
         return [Holding(session) for session in claimed.sessions]
 
     async def run_one(self, holding: Holding) -> None:
-        """Run a claimed session until this ownership has ended."""
-        holding.task = asyncio.ensure_future(run_session(holding, self.deps))
-        await holding.task
+        """Run a claimed session until this ownership has ended, or was lost."""
+        task = holding.task = asyncio.ensure_future(run_session(holding, self.deps))
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        if not task.cancelled():
+            task.result()
 
     async def run(self, most: int = 100) -> int:
         """Claim and run, one session after another, until nothing is due; returns how many ownerships that were.
