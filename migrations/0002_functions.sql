@@ -230,7 +230,7 @@ $$;
 -- For end.sql: the next run's message, if any. VOLATILE on purpose: it sees what was committed before the caller had
 -- the row lock, while the caller's own snapshot may be older.
 create function agentrt._oldest_queued(session_id uuid, out seq bigint, out content jsonb) returns setof record
-language plpgsql strict volatile as $$
+language plpgsql strict volatile rows 1 as $$
 #variable_conflict use_column
 begin
   return query

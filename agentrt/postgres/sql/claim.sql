@@ -33,7 +33,7 @@ normal as materialized (
   cross join lateral (
     select id, priority, ready_at
     from agentrt.sessions
-    where id = c.id and status = 'queued' and due and attempt < 3
+    where id = c.id and status = 'queued' and due       -- no attempt here: it would invite a claim index
     for no key update skip locked
   ) s
   limit $5
@@ -58,7 +58,7 @@ fragile as materialized (
   cross join lateral (
     select id, priority, ready_at
     from agentrt.sessions
-    where id = c.id and status = 'queued' and due and attempt >= 3
+    where id = c.id and status = 'queued' and due
     for no key update skip locked
   ) s
   limit $6
@@ -87,12 +87,19 @@ journaled as (
     jsonb_build_object('worker', me.name, 'agent_version', ($4::text[])[array_position(me.agents, c.agent)])
   from claimed c
   cross join me
+),
+told as materialized (
+  select agentrt._notify('agentrt_journal', array_agg(c.id::text)) as journal
+  from claimed c
+  cross join lateral (                                  -- limit: a point look-up each, never a scan of all followers
+    select from agentrt.followers f where f.session_id = c.id and f.expires_at > now() limit 1
+  ) f
 )
 select me.id is not null as alive, c.id, c.agent, c.queue, c.priority, c.status, c.run, c.attempt, c.takeovers,
   c.max_attempts, c.fencing_token, c.owner_writes, c.lease_owner, c.ready_at, c.last_seq, c.suspension, c.outcome,
   c.config, c.labels, c.tenant, c.parent_id, c.turns, c.input_tokens, c.output_tokens, c.cost, c.running_seconds,
   c.created_at, c.finished_at, c.archived_at
-from (select true) one
+from told
 left join me on true
 left join claimed c on true
 order by c.priority desc, c.ready_at, c.id

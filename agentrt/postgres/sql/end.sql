@@ -56,7 +56,7 @@ charged as materialized (
     d.kind in ('complete', 'fail') or c.exhausted as terminal,
     case
       when d.kind = 'release'
-        then make_interval(secs => greatest(coalesce((d.ending ->> 'delay_seconds')::double precision, 0), 0))
+        then make_interval(secs => least(greatest(coalesce((d.ending ->> 'delay_seconds')::float8, 0), 0), 1e8))
       when d.kind = 'crash' and not c.exhausted then agentrt._crash_delay(a.attempt_now)
       else interval '0'
     end as delay
