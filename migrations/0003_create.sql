@@ -17,11 +17,11 @@ create function agentrt._check_storable(name text, value jsonb, max_bytes intege
 language plpgsql as $$
 #variable_conflict use_column
 begin
-  if jsonb_path_exists(value, 'strict $.**{100 to last}') then
+  if jsonb_path_exists(value, 'strict $.**{100 to last} ? (@.type() == "array" || @.type() == "object")') then
     perform agentrt._refuse('AR004', format('%s is nested deeper than 100 levels: flatten it', name));
   end if;
   if jsonb_path_exists(value, 'strict $.** ? (@.type() == "number"
-      && (@.abs() > 1.7976931348623157e308 || @ != 0 && @.abs() < 2.2250738585072014e-308))') then
+      && (@.abs() > 1.7976931348623157e308 || @ != 0 && @.abs() < 4.9e-324))') then
     perform agentrt._refuse('AR004',
       format('%s holds a number that no double can hold: send it as text', name));
   end if;

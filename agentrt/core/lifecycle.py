@@ -165,6 +165,6 @@ def render_diagram() -> str:
                 events.append(t.event)
     lines = ["stateDiagram-v2"]
     for (before, after), events in arrows.items():
-        names = [event for event in events if not event.startswith("message,")]
+        names = [event for event in events if not event.startswith(f"{Event.MESSAGE},")]
         lines.append(f"  {before} --> {after}: {', '.join(names)}")
     return "\n".join(lines) + "\n"

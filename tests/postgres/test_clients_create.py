@@ -231,12 +231,18 @@ async def test_what_python_could_not_read_back_is_refused_from_psql(stage):
     assert await stage.connection.fetchval("select count(*) from agentrt.sessions") == 0
 
 
-async def test_a_hundred_levels_are_taken(stage):
+async def test_a_hundred_levels_are_taken_and_one_more_is_not(stage):
     """Case 96."""
-    deep = "[" * 98 + "]" * 98  # beside options and config
-    options = f'{{"config": {{"deep": {deep}}}}}'
-    session = await stage.call("create_session", AGENT, "hi", options)
-    assert (await stage.head(session))["config"].count("[") == 98
+    for levels in (98, 99):  # beside options and config
+        deep = "[" * levels + "5e-324" + "]" * levels
+        options = f'{{"config": {{"deep": {deep}}}}}'
+        if levels == 98:
+            config = (await stage.head(await stage.call("create_session", AGENT, "hi", options)))["config"]
+            assert config.count("[") == 98
+            assert json.loads(config.replace("[", "").replace("]", "")) == {"deep": 5e-324}
+        else:
+            with refused("AR004", "100 levels"):
+                await stage.call("create_session", AGENT, "hi", options)
 
 
 async def test_a_message_of_eight_mebibytes_is_taken_and_one_more_byte_is_not(stage):
