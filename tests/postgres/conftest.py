@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
+from agentrt.postgres.pool import DatabaseOptions
+from tests.postgres.owner import HireOwner, hiring
 from tests.postgres.stage import Stage
 
 
@@ -31,3 +33,10 @@ async def stage(connection: asyncpg.Connection) -> Stage:
 async def stages(connect: Callable[[], Awaitable[asyncpg.Connection]]) -> tuple[Stage, Stage]:
     """Two stages with a connection each, for races."""
     return Stage(await connect()), Stage(await connect())
+
+
+@pytest.fixture
+async def hire(database_url: str) -> AsyncIterator[HireOwner]:
+    """Registers workers in the test's own database."""
+    async with hiring(DatabaseOptions(url=database_url)) as hire:
+        yield hire
