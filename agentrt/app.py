@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from agentrt.core.errors import ConfigurationError
+from agentrt.core.errors import AgentrtError, ConfigurationError
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentrt.client import Client
     from agentrt.core.events import Event
     from agentrt.core.session import WorkerId
-    from agentrt.ports import EventSink, Model, ModelFactory, SessionStore, StoreFactory
+    from agentrt.ports import EventSink, Model, ModelFactory, QueueDepth, SessionStore, StoreFactory
     from agentrt.settings import Settings
     from agentrt.telemetry.logs import Logs
     from agentrt.telemetry.metrics import Metrics
@@ -245,6 +245,9 @@ class _Worker:
             self.emit(AgentUnavailable(agent=name, error=why))
 
     async def _serve(self) -> None:
+        import asyncio
+
+        from agentrt.telemetry.queues import QueueDepths
         from agentrt.worker.daemon import Daemon, WorkerParts
         from agentrt.worker.threads import ToolThreads
 
@@ -260,8 +263,29 @@ class _Worker:
                 threads_running=lambda: threads.running,
             )
         )
+        depths = QueueDepths(self._fetch_depths)
+        self.metrics.watch_queues(depths.read)
+        failure = None
         with self._probes(daemon):
-            await daemon.run()
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(depths.run(), name="queue depths")
+                try:
+                    await daemon.run()
+                except AgentrtError as error:  # a group would hide it
+                    failure = error
+                watching.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _fetch_depths(self) -> Sequence[QueueDepth]:
+        """On a connection for the moment: this is rare, and a worker's own connections have other work."""
+        from agentrt.postgres.client import PostgresClientStore
+
+        store = await PostgresClientStore.connect(self.settings.require_database_url())
+        try:
+            return await store.queue_depths()
+        finally:
+            await store.close()
 
     def _make_runner(self, threads: ToolThreads) -> MakeRunner:
         from agentrt.worker.activation import RunnerDeps

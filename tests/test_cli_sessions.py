@@ -1,42 +1,20 @@
 """``agentrt sessions …`` against a real database, with and without a real worker process."""
 
 import json
-import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from agentrt.cli.output import printable, relative
 from tests.commandline import assert_one_sentence, environment, run
+from tests.workerprocess import worker, write_agents
 
 pytestmark = pytest.mark.one_server
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
-
-AGENTS = '''
-from agentrt import Agent, tool
-from agentrt.testing import Call, Reply, ScriptedModel
-
-
-@tool(effect="read")
-def weather(town: str) -> str:
-    """The weather in a town."""
-    return f"sunny in {town}"
-
-
-def script(conversation):
-    if not conversation.results:
-        return Reply(calls=[Call("weather", {"town": "Paris"})])
-    return Reply(text="It is sunny.")
-
-
-greeter = Agent("greeter", model=ScriptedModel(script), tools=[weather])
-'''
 
 
 def create(url: str, *arguments: str) -> str:
@@ -261,36 +239,9 @@ def test_times_are_told_as_people_do(seconds, words):
 # --- with a worker --------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def worker(url: str, folder: Path, **settings: str):
-    """A real worker process, from its first log line to its end, by SIGTERM, with exit code 0."""
-    agents = folder / "greeting.py"
-    agents.write_text(AGENTS)
-    settings = {"agents": str(agents), "http_port": "0", "log_format": "json", **settings}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agentrt", "worker"],
-        env=environment(url=url, **settings),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    try:
-        for line in process.stderr:
-            if json.loads(line)["event"] == "worker.started":
-                break
-        yield process
-        process.send_signal(signal.SIGTERM)
-        rest = process.stderr.read()
-        assert process.wait(20) == 0, rest
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-
-
 @pytest.mark.system
 def test_a_session_is_created_run_and_followed_to_its_end_from_a_shell(database_url, tmp_path):
-    with worker(database_url, tmp_path):
+    with worker(database_url, agents=write_agents(tmp_path)):
         ran = run("sessions", "create", "greeter", "hello", "--follow", "--json", url=database_url)
         assert ran.code == 0, ran
         created, *entries = [json.loads(line) for line in ran.out.splitlines()]

@@ -55,13 +55,17 @@ select id, name, host, pid, version, agents, queues, slots, busy, state, started
 from agentrt.worker_list
 order by started_at, id
 """
+# Two parts, one for each of the partial indexes that claims use: what has ended costs nothing.
 _DEPTHS = """
-select queue, agent, count(*) as waiting,
-  greatest(extract(epoch from clock_timestamp() - min(ready_at)), 0)::float8 as oldest_seconds
-from agentrt.session_list
-where status = 'queued' and due
-group by queue, agent
-order by queue, agent
+select queue, agent, sum(waiting)::bigint as waiting,
+  greatest(extract(epoch from clock_timestamp() - min(oldest)), 0)::float8 as oldest_seconds
+from (
+  select queue, agent, count(*) as waiting, min(ready_at) as oldest
+    from agentrt.sessions where status = 'queued' and due and attempt < 3 group by queue, agent
+  union all
+  select queue, agent, count(*), min(ready_at)
+    from agentrt.sessions where status = 'queued' and due and attempt >= 3 group by queue, agent
+) waiting group by queue, agent order by queue, agent
 """
 _JSON_COLUMNS = frozenset({"suspension", "outcome", "config", "labels"})
 
