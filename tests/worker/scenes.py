@@ -1,18 +1,19 @@
 """What the tests of runner, turn and tools share: look at journals, wait for a moment, and kill without a process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
 
+from agentrt.agents import Agent
 from agentrt.app import store_factory
 from agentrt.core.events import Event
 from agentrt.core.journal import Entry, ToolResult
 from agentrt.core.session import Session
-from agentrt.testing import LocalWorker
+from agentrt.testing import Call, LocalWorker, ScriptedModel
 from agentrt.worker.holding import Holding
 
 T = TypeVar("T")
@@ -77,3 +78,32 @@ async def soon(awaitable: Awaitable[T]) -> T:
     """Whatever takes longer than this does not come."""
     async with asyncio.timeout(5):
         return await awaitable
+
+
+class Flawed:
+    """The real store, whose ``append`` fails as told, before or after the real one."""
+
+    def __init__(self, store: Any, fails: Callable[[Sequence[Any]], tuple[bool, Exception] | None]) -> None:
+        self._store = store
+        self._fails = fails
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def append(self, worker_id: Any, writes: Sequence[Any], *, side: bool = False) -> Any:
+        failure = self._fails(writes)
+        if failure is None:
+            return await self._store.append(worker_id, writes, side=side)
+        after, error = failure
+        if after:
+            await self._store.append(worker_id, writes, side=side)
+        raise error
+
+
+def calls_once(*calls: Call) -> ScriptedModel:
+    """A model that makes these calls in its first answer, and then says ok."""
+    return ScriptedModel(lambda conversation: list(calls) if conversation.turn == 0 else "ok")
+
+
+def agent_of(*tools: Any, model: ScriptedModel) -> Agent:
+    return Agent("a", model=model, tools=tools)
