@@ -28,6 +28,11 @@ class ToolTraits:
     def once(self) -> bool:
         return self.effect is None or self.effect is Effect.ONCE
 
+    @property
+    def guards_repetition(self) -> bool:
+        """Whether a call like one of unknown outcome needs a person's word."""
+        return self.once and self.on_unknown != "retry_allowed"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -87,7 +92,7 @@ def _judge_runnable(call: OpenCall, traits: ToolTraits, unresolved: Collection[t
     if call.orphaned >= DEADLY:
         return _close(call, ToolOutcome.ERROR, CRASHED)
     repeats = (call.call.tool, call.call.arguments) in unresolved
-    if repeats and traits.once and traits.on_unknown != "retry_allowed" and call.approval is None:
+    if repeats and traits.guards_repetition and call.approval is None:
         return NeedsApproval()
     return Run()
 

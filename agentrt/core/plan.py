@@ -127,8 +127,27 @@ def _open_calls(transcript: Transcript, tools: Mapping[str, ToolTraits]) -> Step
     if ask:
         return AskApproval(tuple(ask))
     if run or reconcile:
-        return RunTools(tuple(run), tuple(reconcile))
+        return RunTools(_one_of_each(run, reconcile, tools), tuple(reconcile))
     return _wait(decisions, results)
+
+
+def _one_of_each(
+    run: Sequence[OpenCall], reconcile: Sequence[OpenCall], tools: Mapping[str, ToolTraits]
+) -> tuple[OpenCall, ...]:
+    """``run`` without second calls of the same effect: they follow when it is known how the first one ended."""
+    under_way = {_key(call) for call in reconcile}
+    kept: list[OpenCall] = []
+    for call in run:
+        if tools[call.call.tool].guards_repetition:
+            if _key(call) in under_way:
+                continue
+            under_way.add(_key(call))
+        kept.append(call)
+    return tuple(kept)
+
+
+def _key(call: OpenCall) -> tuple[str, str]:
+    return call.call.tool, call.call.arguments
 
 
 def _wait(decisions: Sequence[OpenCall], results: Sequence[OpenCall]) -> Wait:

@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from agentrt.core.budget import Spent
-from agentrt.core.content import Block, Text, ToolCall
+from agentrt.core.content import Text, ToolCall
 from agentrt.core.journal import (
     ApprovalDecided,
     ApprovalRequested,
@@ -143,6 +143,7 @@ class _Answer:
 @dataclass(slots=True)
 class _Found:
     answers: list[_Answer] = field(default_factory=list)
+    answer_seqs: set[int] = field(default_factory=set)
     users: list[UserInput] = field(default_factory=list)
     interrupt_seq: int = 0
     queued: dict[int, None] = field(default_factory=dict)
@@ -208,6 +209,9 @@ def _spend(found: _Found, usage: Usage | None, cost: float | None) -> None:
 def _take_answer(found: _Found, seq: Seq, data: AssistantMessage) -> None:
     found.turns += 1
     found.retries.clear()
+    if seq in found.answer_seqs and data.provider is not None:
+        data = replace(data, provider=None)  # a damaged journal: no item id is sent twice
+    found.answer_seqs.add(seq)
     answer = _Answer(seq, data)
     found.answers.append(answer)
     for block in data.content:
@@ -220,19 +224,20 @@ def _take_answer(found: _Found, seq: Seq, data: AssistantMessage) -> None:
 
 def _with_our_ids(found: _Found, seq: Seq, data: AssistantMessage) -> tuple[AssistantMessage, Sequence[_Call]]:
     """The answer with call ids derived from its seq; its calls are found by these and by the ids that were stored."""
-    content: list[Block] = []
+    content = list(data.content)
     calls: list[_Call] = []
     for position, block in enumerate(data.content):
         if not isinstance(block, ToolCall):
-            content.append(block)
             continue
         wire_id = _unused(found.wire_ids, seq, position)
-        call = _Call(block if block.call_id == wire_id else replace(block, call_id=wire_id))
-        for known in {wire_id: None, block.call_id: None}:
-            found.by_id.setdefault(known, []).append(call)
-        content.append(call.call)
+        call = _Call(block)
+        found.by_id.setdefault(wire_id, []).append(call)
+        if block.call_id != wire_id:
+            found.by_id.setdefault(block.call_id, []).append(call)
+            call.call = content[position] = replace(block, call_id=wire_id)
         calls.append(call)
-    return replace(data, content=tuple(content)), calls
+    same = all(new is old for new, old in zip(content, data.content, strict=True))
+    return data if same else replace(data, content=tuple(content)), calls
 
 
 def _unused(wire_ids: set[str], seq: Seq, position: int) -> CallId:
@@ -301,8 +306,12 @@ _VERDICTS = frozenset(state.value for state in ApprovalState)
 
 def _arrange(found: _Found, last_seq: Seq, *, run: int) -> Transcript:
     covers_to, summary = found.compaction or (0, None)
-    users = [user for user in found.users if user.seq > covers_to]
-    answers = [kept for answer in found.answers if answer.seq > covers_to and (kept := _kept(answer))]
+    users = [user for user in found.users if summary is None or user.seq > covers_to]
+    answers = [
+        kept
+        for answer in found.answers
+        if (summary is None or answer.seq > covers_to) and (kept := _kept(answer)) is not None
+    ]
     seen = [min(answer.answer.seen_seq, answer.seq - 1) for answer in answers]
     slots = _slots(users, seen)
     turns = _turns(answers, slots[1:])

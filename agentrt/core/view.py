@@ -130,7 +130,7 @@ def _tool_name(name: str) -> str:
 def _arguments(text: str) -> str:
     """Arguments as they were received if they are a JSON object that can be sent, else an object that shows them."""
     try:
-        parsed = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        parsed = _STRICT.decode(text)
         if isinstance(parsed, dict) and not _UNSENDABLE.search(text):
             return text
     except (ValueError, RecursionError):
@@ -147,3 +147,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:20]} is no number of JSON")
     return number
+
+
+_STRICT: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
