@@ -1,0 +1,165 @@
+"""Real worker processes, from a created session to its end, with kills in between."""
+
+import json
+from collections.abc import Callable
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tests.history import assert_sound
+from tests.system.fleet import Fleet, until, wait_for_workers
+from tests.system.gates import Gates
+
+pytestmark = pytest.mark.system
+
+CREATE_MANY = "select count(agentrt.create_session('three', 'take ' || n)) from generate_series(1, $1::int) n"
+UNFINISHED = "select count(*) from agentrt.sessions where status <> 'completed'"
+STATUS = "select status from agentrt.sessions where id = $1"
+
+ASKED = "select session_id, data -> 'content' -> 0 ->> 'text' from agentrt.journal where seq = 2"
+ANSWERED = """
+select j.session_id, block ->> 'text' from agentrt.journal j, jsonb_array_elements(j.data -> 'content') block
+where j.type = 'assistant_message' and block ->> 'type' = 'text' order by j.session_id, j.seq
+"""
+RESULTS = """
+select session_id, data ->> 'content' from agentrt.journal where type = 'tool_result' order by session_id, seq
+"""
+
+
+async def texts(connection: asyncpg.Connection, query: str) -> dict[UUID, list[str]]:
+    found: dict[UUID, list[str]] = {}
+    for session, text in await connection.fetch(query):
+        found.setdefault(session, []).append(text)
+    return found
+
+
+async def assert_expected_texts(connection: asyncpg.Connection) -> None:
+    """Three answers and two results for each session, as the script says; nothing lost, nothing doubled."""
+    answers, results = await texts(connection, ANSWERED), await texts(connection, RESULTS)
+    for session, [asked] in (await texts(connection, ASKED)).items():
+        n = int(asked.split()[-1])
+        assert answers[session] == [f"first {n}", f"second {n**2}", f"third {n**4}"]
+        assert results[session] == [str(n**2), str(n**4)]
+    await assert_sound(connection)
+
+
+async def create(connection: asyncpg.Connection, agent: str, message: str) -> UUID:
+    return await connection.fetchval("select agentrt.create_session($1, $2)", agent, message)
+
+
+async def types(connection: asyncpg.Connection, session: UUID) -> list[str]:
+    rows = await connection.fetch("select type from agentrt.journal where session_id = $1 order by seq", session)
+    return [row["type"] for row in rows]
+
+
+async def test_two_workers_finish_500_sessions_of_three_turns_and_share_them(
+    workers: Fleet, connection: asyncpg.Connection
+) -> None:
+    workers.start(slots=20)
+    workers.start(slots=20)
+    await wait_for_workers(connection, 2)
+    await connection.fetchval(CREATE_MANY, 500)
+    await until(connection, UNFINISHED, want=0, seconds=100)
+    await assert_expected_texts(connection)
+    owned = await connection.fetch(
+        "select worker_id, count(*) from agentrt.journal where type = 'session_claimed' group by worker_id"
+    )
+    assert sum(row["count"] for row in owned) == 500
+    assert min(row["count"] for row in owned) >= 100, owned
+    assert len(owned) == 2
+
+
+async def test_workers_that_are_added_under_load_get_work_and_one_that_is_killed_loses_none(
+    workers: Fleet, connection: asyncpg.Connection
+) -> None:
+    claims = "select count(distinct worker_id) from agentrt.journal where type = 'session_claimed'"
+    first = workers.start(slots=4)
+    await wait_for_workers(connection, 1)
+    await connection.fetchval(CREATE_MANY, 1500)
+    await until(connection, f"select ({claims}) = 1")
+    workers.start(slots=4)
+    await until(connection, f"select ({claims}) = 2")
+    workers.start(slots=4)
+    await until(connection, f"select ({claims}) = 3")
+    assert await connection.fetchval(UNFINISHED) > 0, "the load ended before the kill"
+    first.kill()
+    await until(connection, UNFINISHED, want=0, seconds=100)
+    await assert_expected_texts(connection)
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("gated_read", "ok"), ("gated_once", "unknown"), ("gated_row", "ok")])
+async def test_sigkill_inside_a_tool_ends_completed_with_the_effect_known(
+    workers: Fleet, gates: Gates, connection: asyncpg.Connection, name: str, outcome: str
+) -> None:
+    """F2, F15: read is run again, once is unknown, transactional is done exactly once."""
+    await connection.execute("create table effects (call_id text)")
+    victim = workers.start()
+    await wait_for_workers(connection, 1)
+    session = await create(connection, "one", name)
+    await gates.reached("tool")
+    started = ["tool_started"] if name == "gated_once" else []
+    assert (await types(connection, session))[2:] == ["session_claimed", "assistant_message", *started]
+    token = await connection.fetchval("select fencing_token from agentrt.sessions where id = $1", session)
+    dead = await connection.fetchval("select lease_owner from agentrt.sessions where id = $1", session)
+    victim.kill()
+    gates.open("tool")
+    workers.start()
+    await until(connection, STATUS, session, want="completed")
+    orphaned = await connection.fetchrow(
+        "select data, fencing_token from agentrt.journal where session_id = $1 and type = 'session_orphaned'", session
+    )
+    assert UUID(json.loads(orphaned["data"])["worker_id"]) == dead
+    assert orphaned["fencing_token"] > token
+    results = await connection.fetch(
+        "select data ->> 'outcome' as outcome from agentrt.journal where session_id = $1 and type = 'tool_result'",
+        session,
+    )
+    assert [row["outcome"] for row in results] == [outcome]
+    assert len(gates.effects()) == (1 if name == "gated_once" else 0)
+    assert await connection.fetchval("select count(*) from effects") == (1 if name == "gated_row" else 0)
+    await assert_sound(connection)
+
+
+async def test_sigkill_between_turns_ends_completed_without_running_the_tool_again(
+    workers: Fleet, gates: Gates, connection: asyncpg.Connection
+) -> None:
+    """F2: what was committed stays."""
+    victim = workers.start()
+    await wait_for_workers(connection, 1)
+    session = await create(connection, "one", "square then wait")
+    await gates.reached("model")
+    assert (await types(connection, session))[2:] == ["session_claimed", "assistant_message", "tool_result"]
+    victim.kill()
+    gates.open("model")
+    workers.start()
+    await until(connection, STATUS, session, want="completed")
+    assert (await types(connection, session))[5:] == [
+        "session_orphaned",
+        "session_claimed",
+        "assistant_message",
+        "session_completed",
+    ]
+    assert (
+        await connection.fetchval("select outcome ->> 'text' from agentrt.sessions where id = $1", session) == "ok: 9"
+    )
+    await assert_sound(connection)
+
+
+async def test_psql_alone_creates_steers_and_cancels_a_session(
+    workers: Fleet, gates: Gates, connection: asyncpg.Connection, psql: Callable[[str], str]
+) -> None:
+    workers.start()
+    await wait_for_workers(connection, 1)
+    session = UUID(psql("select agentrt.create_session('talker', 'hello')"))
+    await gates.reached("model")
+    psql(f"select agentrt.send_message('{session}', 'and goodbye')")
+    gates.open("model")
+    await until(connection, STATUS, session, want="completed")
+    assert psql(f"select outcome ->> 'text' from agentrt.sessions where id = '{session}'") == "hello | and goodbye"
+    second = UUID(psql("select agentrt.create_session('one', 'gated_read')"))
+    await gates.reached("tool")
+    assert psql(f"select agentrt.cancel_session('{second}')") == "cancelled"
+    assert (await types(connection, second))[-1] == "session_cancelled"
+    await until(connection, "select count(*) from agentrt.sessions where lease_owner is not null", want=0)
+    await assert_sound(connection)
