@@ -96,8 +96,8 @@ class Activation:
         """What this run has used, earlier ownerships included."""
         head = self.session
         tokens, cost, turns = head.input_tokens + head.output_tokens, float(head.cost), head.turns
-        for entry in self.entries:
-            if entry.seq > head.last_seq and isinstance(entry.data, AssistantMessage | ModelRetried | Compaction):
+        for entry in self.entries_behind(head.last_seq):
+            if isinstance(entry.data, AssistantMessage | ModelRetried | Compaction):
                 usage = entry.data.usage or Usage()
                 tokens += usage.input_tokens + usage.output_tokens
                 cost += entry.data.cost or 0.0
@@ -112,11 +112,16 @@ class Activation:
         async with self.writing:
             await self.read_behind()
 
-    async def read_behind(self) -> None:
+    async def read_behind(self) -> Sequence[Entry]:
         """Like ``catch_up``, for whoever holds ``writing``."""
         self.holding.ahead.clear()
-        entries = await self.patiently(lambda: self.deps.store.read(self.session.id, self.holding.last_seq))
+        try:
+            entries = await self.patiently(lambda: self.deps.store.read(self.session.id, self.holding.last_seq))
+        except BaseException:
+            self.holding.ahead.set()
+            raise
         self._add(entries)
+        return entries
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat a reading question until the database answers; the keeper ends us when that takes too long."""
@@ -155,7 +160,8 @@ class Activation:
         """Add to the journal in memory what a write committed; read instead when a client wrote in between."""
         first = written.last_seq - len(new) + 1
         if first != self.holding.last_seq + 1:
-            await self.read_behind()
+            if any(map(_interrupts, await self.read_behind())):
+                self.holding.ahead.set()  # whoever attends an operation looks again
             return
         self._add([self._entry(first + index, entry, first=first) for index, entry in enumerate(new)])
 
@@ -207,9 +213,8 @@ class Activation:
         while True:
             await self.holding.ahead.wait()
             await self.catch_up()
-            for entry in self.entries_behind(seen):
-                if isinstance(entry.data, UserMessage) and entry.data.when_running == "interrupt":
-                    raise Interrupted
+            if any(map(_interrupts, self.entries_behind(seen))):
+                raise Interrupted
             seen = self.holding.last_seq
 
     def entries_behind(self, seq: Seq) -> Sequence[Entry]:
@@ -224,6 +229,10 @@ class Activation:
     def tell(self, kind: Callable[..., SessionEvent], **fields: Any) -> None:
         """Tell observers an event of this session."""
         self.deps.events(kind(**event_keys(self.holding), **fields))
+
+
+def _interrupts(entry: Entry) -> bool:
+    return isinstance(entry.data, UserMessage) and entry.data.when_running == "interrupt"
 
 
 def event_keys(holding: Holding) -> Mapping[str, Any]:

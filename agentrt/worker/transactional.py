@@ -20,8 +20,7 @@ from agentrt.worker.results import deferral_of, result_key, result_of, tell_fini
 MOST_CONFLICTS: Final = 10
 """Runs of one call that the database undid, before the model is told."""
 
-_RUN_AGAIN: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
-_CONNECTION_GONE: Final = ("08", "57P0")  # connection exceptions, and the server going away
+_CONNECTION_GONE: Final = ("08", "57P0")  # SQLSTATEs of connection exceptions, and of a server that goes away
 
 
 async def run_transactional(
@@ -66,7 +65,7 @@ async def _run_in(
     seconds = activation.deps.clock() - begun
     if end.outcome is not ToolOutcome.OK:
         await transaction.rollback()
-        if _undone(end.cause):
+        if end.cause is not None and (transaction.is_conflict(end.cause) or _undone(end.cause)):
             raise ToolTransactionConflict(end.content)
         return end
     if end.deferred is not None:
@@ -88,9 +87,9 @@ def _bounded(activation: Activation, tool: Tool) -> Tool:
     return tool if tool.timeout_seconds == shorter else tool.with_timeout(shorter)
 
 
-def _undone(cause: BaseException | None) -> bool:
-    """Whether a tool's exception means that its transaction is gone, so that it can simply be run again."""
+def _undone(cause: BaseException) -> bool:
+    """Whether a tool's exception means that its connection is gone, and its transaction with it."""
     state = getattr(cause, "sqlstate", None)
     if isinstance(state, str):
-        return state in _RUN_AGAIN or state.startswith(_CONNECTION_GONE)
+        return state.startswith(_CONNECTION_GONE)
     return isinstance(cause, ConnectionError | DatabaseUnavailable | ToolTransactionConflict)

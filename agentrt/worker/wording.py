@@ -14,7 +14,7 @@ HIDDEN: Final = "[hidden]"
 _SECRETS: Final = (
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>]*@"), rf"\1{HIDDEN}@"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"(?i)\b(password|passwd|secret|token|api[_-]?key)(\s*[=:]\s*)[^\s&,;'\"]+"), rf"\1\2{HIDDEN}"),
+    (re.compile(r"(?i)\b(password|passwd|secret|api[_-]?key)=[^\s&,;'\"]+"), rf"\1={HIDDEN}"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), HIDDEN),
 )
 

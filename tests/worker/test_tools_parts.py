@@ -1,0 +1,128 @@
+"""The parts of running tools that need no database: threads, texts, the built-in question."""
+
+import asyncio
+import threading
+
+import pytest
+
+from agentrt.agents import ToolError
+from agentrt.tools.ask_user import ask_user
+from agentrt.worker.threads import ToolThreads
+from agentrt.worker.wording import cut, error_text, result_text, without_secrets
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_thread_gives_its_result_or_its_exception():
+    threads = ToolThreads()
+    async with threads.thread() as start:
+        assert await start(lambda: threading.current_thread().daemon) is True
+    async with threads.thread() as start:
+        with pytest.raises(ZeroDivisionError):
+            await start(lambda: 1 // 0)
+    async with threads.thread() as start:
+        with pytest.raises(RuntimeError, match="SystemExit: 3"):
+            await start(lambda: (_ for _ in ()).throw(SystemExit(3)))
+
+
+async def test_a_thread_that_was_given_up_counts_until_its_function_returns():
+    threads = ToolThreads(1)
+    release = threading.Event()
+    async with threads.thread() as start:
+        future = start(lambda: release.wait(10))
+        future.cancel()
+    assert threads.running == 1
+    waiting = asyncio.ensure_future(_one(threads))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    release.set()
+    assert await asyncio.wait_for(waiting, 5) == "ran"
+    assert threads.running == 0
+
+
+async def _one(threads: ToolThreads) -> object:
+    async with threads.thread() as start:
+        return await start(lambda: "ran")
+
+
+async def test_a_thread_that_was_not_used_is_free_again():
+    threads = ToolThreads(1)
+    for _ in range(3):
+        async with threads.thread():
+            pass
+    assert await asyncio.wait_for(_one(threads), 5) == "ran"
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "<odd>"
+
+
+@pytest.mark.parametrize("value", [Odd(), {"a": Odd()}, [Odd()], {(1, 2): 3}, {"s": {"\ud800"}}])
+def test_any_value_has_a_text(value):
+    assert isinstance(result_text(value), str)
+    assert result_text(value)
+
+
+def test_a_value_that_contains_itself_has_a_text():
+    circle: list[object] = []
+    circle.append(circle)
+    assert isinstance(result_text(circle), str)
+
+
+@pytest.mark.parametrize("size", [10, 81, 100, 101, 102, 103, 200])
+@pytest.mark.parametrize("text", ["x" * 300, "ü" * 150, "€" * 100, "😀" * 75])
+def test_a_cut_text_keeps_whole_characters_and_the_limit(text, size):
+    short = cut(text, size)
+    assert len(short.encode()) <= max(size, 80)
+    assert set(short) - set(text) <= set("\n[… 0123456789 of bytes left out …]")
+    assert f"of {len(text.encode())} bytes left out" in short
+
+
+def test_a_text_within_the_limit_is_the_same_object():
+    text = "ü" * 50
+    assert cut(text, 100) is text
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("postgresql://user:pass@host/db", "postgresql://[hidden]@host/db"),
+        ("amqp+ssl://token@host", "amqp+ssl://[hidden]@host"),
+        ("Authorization: Bearer abc.def-123456", "Authorization: Bearer [hidden]"),
+        ("authorization: basic dXNlcjpwYXNz", "authorization: basic [hidden]"),
+        ("?api_key=12345&x=1", "?api_key=[hidden]&x=1"),
+        ("sk-proj-ABCDEFGHIJKLMNOPQRST", "[hidden]"),
+        ("my own words", "[hidden] words"),
+        ("Unexpected token: <", "Unexpected token: <"),
+        ("https://host/path?x=1 bearer of news", "https://host/path?x=1 bearer of news"),
+        ("user@host.example", "user@host.example"),
+    ],
+)
+def test_secrets_are_taken_out_of_error_texts_and_nothing_else(text, hidden):
+    assert without_secrets(text, ["my own", "abc"]) == hidden
+
+
+def test_an_error_text_is_class_and_message_and_short():
+    assert error_text(ValueError("x")) == "ValueError: x"
+    assert error_text(ValueError()) == "ValueError"
+    assert len(error_text(ValueError("x" * 100_000)).encode()) <= 2_000
+
+
+# --- ask_user ---------------------------------------------------------------------------------------------------------
+
+
+async def test_ask_user_shows_question_and_options_and_pauses():
+    assert ask_user.pauses
+    assert ask_user.parameters["required"] == ["question"]
+    text = await ask_user("Which?", ["x", "y"])
+    assert "Which?" in text
+    assert "- x\n- y" in text
+
+
+async def test_ask_user_refuses_a_blank_question():
+    with pytest.raises(ToolError, match="blank"):
+        await ask_user("  ")
