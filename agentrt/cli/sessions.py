@@ -76,7 +76,7 @@ def create(
     async def act() -> int:
         async with database() as client:
             session_id = await client.create(agent, read_message(message), **options)
-            await _warn_unserved(client, agent, queue or "default")
+            await create_warning(client, agent, queue or "default")
             if as_json:
                 print_json({"session_id": session_id}, indent=None)
             else:
@@ -242,7 +242,8 @@ def _config(given: str | None) -> dict[str, Any] | None:
     return config
 
 
-async def _warn_unserved(client: Client, agent: str, queue: str) -> None:
+async def create_warning(client: Client, agent: str, queue: str) -> None:
+    """Warn if nobody is there to run the session."""
     workers = [worker for worker in await client.workers() if worker.state == "alive"]
     if any(agent in worker.agents and queue in worker.queues for worker in workers):
         return
@@ -317,21 +318,22 @@ async def _follow(client: Client, session_id: SessionId, *, after_seq: int, as_j
 
     show_entry = _printer(as_json=as_json)
     head = await client.get(session_id)
-    if head.last_seq <= after_seq and _idle(head) and not stay:
+    if head.last_seq <= after_seq and idle(head) and not stay:
         return _exit_code(head)
     async with aclosing(client.follow(session_id, after_seq=after_seq)) as entries:
         async for entry in entries:
             show_entry(entry)
             if stay or entry.seq < head.last_seq:
                 continue
-            if _idle(head) or isinstance(entry.data, (*TERMINAL, SessionSuspended)):
+            if idle(head) or isinstance(entry.data, (*TERMINAL, SessionSuspended)):
                 head = await client.get(session_id)
-                if _idle(head) and head.last_seq == entry.seq:
+                if idle(head) and head.last_seq == entry.seq:
                     break
     return _exit_code(head)
 
 
-def _idle(head: Session) -> bool:
+def idle(head: Session) -> bool:
+    """Nothing happens to the session until somebody does something."""
     return head.status.terminal or head.status == Status.SUSPENDED
 
 

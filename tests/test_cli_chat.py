@@ -1,0 +1,161 @@
+"""``agentrt chat`` and ``agentrt dev`` with real workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrt.cli.dev import changed, state_of, watched_folders
+from tests.commandline import environment, run
+from tests.workerprocess import worker, write_agents
+
+pytestmark = [pytest.mark.one_server]
+
+SLOW = '''
+import asyncio
+from agentrt import Agent, tool
+from agentrt.testing import Call, Reply, ScriptedModel
+
+
+@tool(effect="read")
+async def dawdle() -> str:
+    """Never comes back."""
+    await asyncio.sleep(3600)
+
+
+@tool(effect="once", requires_approval=True)
+def pay(amount: int) -> str:
+    """Pays."""
+    return f"paid {amount}"
+
+
+def script(conversation):
+    said = conversation.last_user_text
+    if said not in ("dawdle", "pay"):
+        return Reply(text=f"You said {said}.")
+    if conversation.last_results:
+        return Reply(text=f"Then: {conversation.last_results[0].content}")
+    if said == "dawdle":
+        return Reply(calls=[Call("dawdle", {})])
+    return Reply(calls=[Call("pay", {"amount": 7})])
+
+
+slow = Agent("slow", model=ScriptedModel(script), tools=[dawdle, pay])
+'''
+
+
+@pytest.mark.system
+def test_a_conversation_goes_through_the_database_and_can_be_gone_on_with(database_url, tmp_path):
+    with worker(database_url, agents=write_agents(tmp_path)):
+        first = run("chat", "greeter", url=database_url, stdin="hello\n\n")
+        assert first.code == 0
+        assert "weather" in first.out
+        assert "It is sunny." in first.out
+        session = json.loads(run("sessions", "list", "--json", url=database_url).out)[0]["id"]
+        assert session in first.err
+        second = run("chat", "greeter", "--session", session, url=database_url, stdin="more\n")
+        assert second.out.count("It is sunny.") == 1
+        assert len(json.loads(run("sessions", "list", "--json", url=database_url).out)) == 1
+
+
+@pytest.mark.system
+def test_an_approval_is_asked_for_in_the_chat(database_url, tmp_path):
+    with worker(database_url, agents=write_agents(tmp_path, SLOW)):
+        approved = run("chat", "slow", url=database_url, stdin="pay\ny\n")
+        assert "Then: paid 7" in approved.out
+        rejected = run("chat", "slow", url=database_url, stdin="pay\nn\n")
+        assert "paid 7" not in rejected.out
+        assert "Then:" in rejected.out
+
+
+@pytest.mark.system
+def test_ctrl_c_cancels_the_run_and_the_chat_goes_on(database_url, tmp_path):
+    with worker(database_url, agents=write_agents(tmp_path, SLOW)):
+        chat = subprocess.Popen(
+            [sys.executable, "-u", "-m", "agentrt", "chat", "slow"],
+            env=environment(url=database_url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        try:
+            assert chat.stdin is not None
+            assert chat.stdout is not None
+            chat.stdin.write("dawdle\n")
+            chat.stdin.flush()
+            assert "dawdle" in chat.stdout.readline()
+            chat.send_signal(signal.SIGINT)
+            out, err = chat.communicate("still there?\n", timeout=30)
+        finally:
+            chat.kill()
+            chat.wait()
+    assert "cancelled" in out
+    assert "You said still there?." in out
+    assert chat.returncode == 0, err
+
+
+def test_a_chat_with_a_session_that_does_not_exist_is_refused(database_url):
+    ran = run("chat", "greeter", "--session", "00000000-0000-0000-0000-000000000000", url=database_url, stdin="hi\n")
+    assert ran.code == 1
+    assert "00000000-0000-0000-0000-000000000000" in ran.err
+
+
+# --- dev ------------------------------------------------------------------------------------------------------------
+
+
+def test_changes_of_the_agents_files_and_of_what_lies_beside_them_are_seen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    agents = Path(write_agents(tmp_path))
+    (tmp_path / "parts").mkdir()
+    folders = watched_folders((str(agents), "no_module_of_this_name"))
+    assert folders == (tmp_path,)
+    before = state_of(folders)
+    assert state_of(folders) == before
+    os.utime(agents, (1, 1))
+    (tmp_path / "parts" / "more.py").write_text("")
+    assert changed(before, state_of(folders)) == ["greeting.py", "more.py"]
+
+
+def test_the_folder_of_a_module_is_found_without_importing_it():
+    (folder,) = watched_folders(("agentrt.demo.agent",))
+    assert folder.name == "demo"
+    assert "agentrt.demo.agent" not in sys.modules
+
+
+@pytest.mark.system
+def test_dev_serves_the_agents_and_starts_the_worker_again_when_they_change(database_url, tmp_path):
+    agents = write_agents(tmp_path)
+    dev = subprocess.Popen(
+        [sys.executable, "-u", "-m", "agentrt", "dev", "--agents", agents],
+        env=environment(url=database_url, http_port="0", log_format="json"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def wait_for(words: str) -> None:
+        assert dev.stderr is not None
+        for line in dev.stderr:
+            if words in line:
+                return
+        raise AssertionError(f"dev ended before {words}")
+
+    try:
+        wait_for("worker.started")
+        assert "It is sunny." in run("chat", "greeter", url=database_url, stdin="hello\n").out
+        write_agents(tmp_path, "def broken(:\n")
+        wait_for("greeting.py changed")
+        wait_for("it starts again when a file changes")
+        text = Path(write_agents(tmp_path)).read_text().replace("It is sunny.", "It rains.")
+        write_agents(tmp_path, text)
+        wait_for("worker.started")
+        assert "It rains." in run("chat", "greeter", url=database_url, stdin="hello\n").out
+        dev.send_signal(signal.SIGINT)
+        out, err = dev.communicate(timeout=30)
+        assert dev.returncode == 0, err
+        assert database_url in out
+        assert "worker.stopped" in err
+    finally:
+        dev.kill()
+        dev.wait()
+        dev.communicate()
