@@ -92,14 +92,13 @@ class _Storing:
         return taken
 
     def _sequence(self, values: Iterable[Any], depth: int) -> list[Any]:
-        ordered = sorted(values, key=repr) if isinstance(values, set | frozenset) else values
         taken: list[Any] = []
-        for value in ordered:
+        for value in values:
             if self.room <= 0:
                 taken.append(TOO_LARGE)
                 break
             taken.append(self.take(value, depth + 1))
-        return taken
+        return sorted(taken, key=repr) if isinstance(values, set | frozenset) else taken
 
     def _mapping(self, mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         taken: dict[str, Any] = {}
