@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
@@ -104,6 +104,12 @@ class Owner:
         (written,) = await self.store.end(self.id, [held.write(ending=outcome, **more)])
         held.note(written)
         return written
+
+    async def reborn(self) -> "Owner":
+        """A new incarnation, on the same connections."""
+        born = replace(self, info=replace(self.info, id=WorkerId(uuid4())), liveness_key=None)
+        await self.keeper.register(born.info, None)
+        return born
 
     async def renew(self, *, draining: bool = False) -> Renewal:
         return await self.keeper.renew(self.info, self.liveness_key, draining=draining)

@@ -246,10 +246,11 @@ async def test_no_claim_that_races_with_a_reap_leaves_its_session_stranded(hire:
             await asyncio.sleep(0)
         await judge.reaper.mark(judge.id)
 
-    for attempt in range(40):
+    owner = await hire()
+    for attempt in range(60):
         await judge.renew()  # only who renews may judge
         session = await stage.create()
-        owner = await hire()
+        owner = await owner.reborn()
         await expire_lease(stage.connection, owner.id)
 
         await asyncio.gather(owner.claim(), mark_after(attempt % 6))
@@ -259,8 +260,6 @@ async def test_no_claim_that_races_with_a_reap_leaves_its_session_stranded(hire:
         head = await stage.head(session)
         assert (head["status"], head["lease_owner"]) == ("queued", None)
         await stage.cancel(session)
-        await owner.store.close()
-        await owner.keeper.close()
 
 
 async def test_a_claim_whose_answer_was_lost_shows_up_in_the_renewal_and_can_be_given_back(
