@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from agentrt.client import Client
     from agentrt.core.events import Event
     from agentrt.core.session import WorkerId
-    from agentrt.ports import EventSink, Model, ModelFactory, QueueDepth, SessionStore, StoreFactory
+    from agentrt.models.factory import ProviderModels
+    from agentrt.ports import EventSink, QueueDepth, SessionStore, StoreFactory
     from agentrt.settings import Settings
     from agentrt.telemetry.logs import Logs
     from agentrt.telemetry.metrics import Metrics
@@ -113,7 +113,7 @@ class LoadedAgents:
     """Agents of this process; ``unavailable`` says, by name, why one cannot be offered here."""
 
     registry: Registry
-    models: ModelFactory
+    models: ProviderModels
     unavailable: Mapping[str, str]
 
     @property
@@ -129,32 +129,16 @@ def load_agents(settings: Settings) -> LoadedAgents:
         AgentDefinitionError: two agents have one name.
     """
     from agentrt.agents import Registry
+    from agentrt.models.factory import ProviderModels
 
     registry = Registry.load(settings.agents)
-    models = _lazy_models()
-    unavailable = {}
+    models, unavailable = ProviderModels(), {}
     for agent in registry.agents.values():
-        if isinstance(agent.model, str):
-            try:
-                models(agent.model)
-            except ConfigurationError as error:
-                unavailable[agent.name] = str(error)
+        try:
+            models.check(agent.model)
+        except ConfigurationError as error:
+            unavailable[agent.name] = str(error)
     return LoadedAgents(registry, models, unavailable)
-
-
-def _lazy_models() -> ModelFactory:
-    """The providers' models; their layer is imported with the first, since that takes half a second and 60 MB."""
-
-    @cache
-    def factory() -> ModelFactory:
-        from agentrt.models.factory import model_factory
-
-        return model_factory()
-
-    def model(name: str) -> Model:
-        return factory()(name)
-
-    return model
 
 
 def _check_offer(loaded: LoadedAgents) -> None:
@@ -233,7 +217,7 @@ class _Worker:
 
         self._tell_what_is_wrong()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._serve())
+            runner.run(self._work())
 
     def _tell_what_is_wrong(self) -> None:
         from agentrt.core.events import AgentUnavailable, WarningRaised
@@ -243,6 +227,13 @@ class _Worker:
             self.emit(WarningRaised(message=warning))
         for name, why in self.loaded.unavailable.items():
             self.emit(AgentUnavailable(agent=name, error=why))
+
+    async def _work(self) -> None:
+        self.loaded.models.warm()
+        try:
+            await self._serve()
+        finally:
+            await self.loaded.models.close()
 
     async def _serve(self) -> None:
         import asyncio
