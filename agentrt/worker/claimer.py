@@ -113,7 +113,7 @@ class Claimer:
         self._clock = clock
         self._woken = asyncio.Event()
         self._hungry = True
-        self._stopped = False
+        self._stopping = asyncio.Event()
         self._claims = 0
         self.pending: int | None = None
         """The number of the claim that is on its way: what it brings is owned, but not held yet."""
@@ -134,20 +134,20 @@ class Claimer:
 
     def stop(self) -> None:
         """Claim no more: ``run`` returns when the claim on its way is answered."""
-        self._stopped = True
+        self._stopping.set()
         self._woken.set()
 
     async def run(self) -> None:
         """Claim until ``stop``."""
         backoff = Backoff(0.1, most_seconds=self._settings.poll_seconds)
-        while not self._stopped:
+        while not self._stopping.is_set():
             self._woken.clear()
             if self._hungry and self.free > 0 and self._open():
                 try:
                     self._hungry = await self.claim_once(self.free) > 0
                 except Exception as error:  # noqa: BLE001 - a daemon loop: reported, and tried again
                     self._emit(ClaimFailed(error=str(error) or repr(error)))
-                    await asyncio.sleep(backoff.failed())
+                    await _wait(self._stopping, backoff.failed())
                     continue
                 backoff.succeeded()
                 if self._hungry:
@@ -158,10 +158,7 @@ class Claimer:
         poll = (
             self._settings.poll_seconds if self._listening() else min(_POLL_SECONDS_DEAF, self._settings.poll_seconds)
         )
-        try:
-            async with asyncio.timeout(jittered(poll)):
-                await self._woken.wait()
-        except TimeoutError:
+        if not await _wait(self._woken, jittered(poll)):
             self._hungry = True
 
     async def claim_next_session(self) -> int:
@@ -193,3 +190,12 @@ class Claimer:
         if not claimed.alive:
             self._doubted()
         return len(claimed.sessions)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for ``event``, at most ``seconds``; whether it is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

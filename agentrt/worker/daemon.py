@@ -18,7 +18,7 @@ from agentrt.worker.claimer import Offering
 from agentrt.worker.holding import Holding
 from agentrt.worker.incarnation import Incarnation, MakeRunner, RunSession, WorkerParts
 from agentrt.worker.keeper import EXIT_CODE
-from agentrt.worker.pacing import Backoff
+from agentrt.worker.pacing import Backoff, jittered
 
 __all__ = ["Daemon", "MakeRunner", "RunSession", "WorkerParts"]
 
@@ -117,6 +117,8 @@ class Daemon:
         while incarnation.busy or not (incarnation.draining or incarnation.dead):
             incarnation.changed.clear()
             wait = self._cut_short(incarnation, cancelled) if incarnation.draining else None
+            if incarnation.dead:
+                wait = jittered(0.2)  # a tool's thread tells nobody that it has ended
             await self._wait(incarnation.changed, wait)
 
     def _cut_short(self, incarnation: Incarnation, cancelled: dict[Holding, float]) -> float:

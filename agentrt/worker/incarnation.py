@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from agentrt.core.errors import DatabaseUnavailable, LeaseLost
 from agentrt.core.events import ListenerReconnected, SessionCrashed, SessionReleased, SlotsChanged, WorkerStarted
-from agentrt.core.session import Crashed, FencingToken, Outcome, Released, Session, SessionId, WorkerId
+from agentrt.core.session import Crashed, FencingToken, Released, Session, SessionId, WorkerId
 from agentrt.ports import EventSink, Renewal, SessionStore, StoreFactory, WakeupHandlers, WorkerInfo
 from agentrt.settings import Settings
 from agentrt.worker.activation import event_keys
@@ -174,8 +174,10 @@ class Incarnation:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is held, or may still be claimed."""
-        return self._claiming or len(self.holdings) > 0
+        """Whether anything is held, or may still be claimed. After a death, whether a tool thread runs, too: the
+        keeper of this incarnation has to see its end."""
+        threads = self._parts.threads_running() if self.dead else 0
+        return self._claiming or len(self.holdings) > 0 or threads > 0
 
     async def _claim(self) -> None:
         try:
@@ -221,7 +223,7 @@ class Incarnation:
         self._tell_slots()
 
     async def _slot(self, holding: Holding, former: Holding | None) -> None:
-        crash: Outcome = Released("the runner left without an ending")
+        crash: Released | Crashed = Crashed("the runner left without an ending")
         try:
             if former is not None and former.task is not None:
                 await asyncio.wait({former.task})
@@ -231,6 +233,7 @@ class Incarnation:
         except asyncio.CancelledError:
             if not self._slot_was_cancelled(holding):
                 raise
+            crash = Released("drain")
         except Exception as error:  # noqa: BLE001 - the border of the runner: charged, and the others go on
             stack = "".join(traceback.format_exception(error))
             self._emit(SessionCrashed(**event_keys(holding), error=repr(error), traceback=stack))
@@ -249,13 +252,13 @@ class Incarnation:
         """Case 10: claimed when nothing may be begun any more."""
         await self._end(holding, Released("drain" if self.draining else "fenced"))
 
-    async def _end(self, holding: Holding, outcome: Outcome) -> None:
+    async def _end(self, holding: Holding, outcome: Released | Crashed) -> None:
         try:
             await self.committer.settled(holding)
             if not holding.ended:
                 await self.committer.end(holding, outcome)
-                if isinstance(outcome, Released):
-                    self._emit(SessionReleased(**event_keys(holding), reason=outcome.reason))
+                reason = "crash" if isinstance(outcome, Crashed) else outcome.reason
+                self._emit(SessionReleased(**event_keys(holding), reason=reason))
         except (LeaseLost, DatabaseUnavailable):
             pass  # the next renewals tell whose it is
         finally:

@@ -44,6 +44,7 @@ EXIT_CODE = 70
 """Of a process that could not stop what it was doing before others may own its sessions."""
 
 _CLOSE_SECONDS = 2.0
+_LEAST_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +214,7 @@ class Keeper:
             else:
                 wait = backoff.failed()
             if not self._stop_wanted.is_set():
+                await asyncio.sleep(jittered(min(_LEAST_PAUSE_SECONDS, wait)))  # however often it is wanted
                 await _wait(self._wanted, wait)
 
     async def _reap(self) -> None:

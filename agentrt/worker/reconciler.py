@@ -162,8 +162,10 @@ class Reconciler:
             if head is None or head.fencing_token != lease.fencing_token or head.lease_owner != self._worker_id:
                 return
             holding = Holding(head)
-            await self._committer.end(holding, Released(reason))
-            self._committer.forget(holding)
+            try:
+                await self._committer.end(holding, Released(reason))
+            finally:
+                self._committer.forget(holding)
         except (DatabaseUnavailable, LeaseLost):
             return
         finally:
