@@ -95,7 +95,7 @@ def test_an_old_answered_question_does_not_stop_later_work() -> None:
 
 
 def test_an_answer_without_calls_finishes() -> None:
-    """Case 58: nothing undelivered, already complete."""
+    """Nothing undelivered: already complete."""
     told = (user(), answer("one ", "two"))
     assert step(*told) == Finish(Completed({"text": "one two"}))
     assert plan(*told).kind == "already_complete"
@@ -176,7 +176,7 @@ def test_calls_of_a_refused_or_interrupted_answer_are_not_run() -> None:
     ],
 )
 def test_an_answer_that_came_to_nothing_is_as_if_it_had_not_been(broken: EntryData) -> None:
-    """Case 59, F6, F7: the plan and the view continue from what is before it."""
+    """Case 59: the plan and the view continue from what is before it."""
     assert step(user(), broken) == AskModel()
     assert plan(user(), broken).kind == "start"
     assert shape(view(user(), broken)) == ["u1"]
@@ -217,7 +217,7 @@ def test_the_third_empty_answer_ends_the_run() -> None:
 
 
 def test_three_identical_failures_in_a_row_end_the_run() -> None:
-    """F8, F9."""
+    """F8."""
     fails = [part for n in range(3) for part in (answer(call("read", "[]")), result(2 * n + 2, outcome="error"))]
     assert step(user(), *fails[:4]) == AskModel()
     found = step(user(), *fails)
@@ -238,7 +238,7 @@ def test_failures_that_differ_do_not_end_the_run() -> None:
 
 
 def test_a_limit_that_is_used_up_suspends_with_the_figures() -> None:
-    """Case 58: the limit is looked at before the model is asked, never before an end."""
+    """The limit is looked at before the model is asked, never before an end."""
     told = (user(), answer(call(), usage=Usage(10, 5)), result(2))
     found = step(*told, limits=Limits(turns=1))
     assert found == Wait(SuspendReason.BUDGET, "1 turns of 1 are used: resume with higher limits")

@@ -35,7 +35,7 @@ from tests.core.strategies import many, message_lists, plain_stories, stories, u
 
 @given(stories)
 def test_every_request_of_a_story_is_taken_by_a_strict_provider(story: World) -> None:
-    """Case 68: for lawful journals, in the model's own format; F2, F3, F4."""
+    """Case 68: for lawful journals, in the model's own format."""
     for request in story.requests:
         assert violations(request.messages, request.identity) == []
 
