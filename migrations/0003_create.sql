@@ -43,7 +43,7 @@ begin
     perform agentrt._refuse('AR004', format(
       'agentrt functions need READ COMMITTED, this transaction is %s: begin it at READ COMMITTED', upper(isolation)));
   end if;
-  if options is null then
+  if options is null or options = '{}' then
     return '{}';
   end if;
   if jsonb_typeof(options) <> 'object' then

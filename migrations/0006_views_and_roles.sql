@@ -124,13 +124,15 @@ declare
 begin
   foreach role in array '{agentrt_worker,agentrt_client,agentrt_observer,agentrt_retention}'::text[] loop
     begin
-      execute format('create role %I nologin', role);
+      if not exists (select from pg_catalog.pg_roles where rolname = role) then
+        execute format('create role %I nologin', role);
+      end if;
     exception
       when duplicate_object or unique_violation then
-        null;  -- roles belong to the whole cluster: another database made them, perhaps just now
+        null;  -- roles belong to the whole cluster: a migration of another database made it just now
       when insufficient_privilege then
-        raise warning 'role % was not created: % may not create roles. Have it created, then: select agentrt._grant_to_roles()',
-          role, current_user;
+        raise warning 'role % was not created: % may not create roles; have it created, then: %',
+          role, current_user, 'select agentrt._grant_to_roles()';
     end;
   end loop;
   perform agentrt._grant_to_roles();

@@ -189,6 +189,21 @@ async def test_a_decision_that_holds_the_session_is_not_overtaken_by_its_expiry(
     assert await stage.approval_states(session) == ["approved"]
 
 
+async def test_the_sweep_skips_a_session_that_a_client_holds(stage, stages):
+    """Case 49, case 72."""
+    client, sweeper = stages
+    session, _ = await stage.with_approvals()
+    await expire(stage, session)
+    await sweeper.connection.execute("set lock_timeout = '1s'")
+    transaction = client.connection.transaction()
+    await transaction.start()
+    await client.send(session)
+    assert (await sweeper.sweep())["expired"] == 0
+    await transaction.commit()
+    assert (await sweeper.sweep())["expired"] == 1
+    assert await stage.status(session) == "queued"
+
+
 async def test_expiry_and_decision_at_once_have_one_outcome(stage, stages):
     """Case 49: 50 times."""
     client, sweeper = stages

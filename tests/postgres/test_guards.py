@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from tests.postgres.stage import AGENT, answer, approval_request, blocked, refused
+from tests.databases import CHECKOUT
+from tests.postgres.stage import AGENT, Stage, answer, approval_request, blocked, refused
 
 ROLES = ("agentrt_worker", "agentrt_client", "agentrt_observer", "agentrt_retention")
 
@@ -241,3 +242,22 @@ async def test_rights_can_be_given_to_roles_that_were_made_later(connection):
     await connection.execute("select agentrt._grant_to_roles()")
     await connection.execute("set role agentrt_observer")
     assert await connection.fetchval("select count(*) from agentrt.worker_list") == 0
+
+
+async def test_a_user_who_may_not_create_roles_can_migrate(connection, empty_database_url):
+    """The roles are there already: ``connection`` is to a migrated database of the same cluster."""
+    name = f"limited_{uuid4().hex}"
+    empty = await asyncpg.connect(empty_database_url)
+    try:
+        await empty.execute(f"create role {name}")
+        await empty.execute(f"grant create on database {await empty.fetchval('select current_database()')} to {name}")
+        await empty.execute(f"set role {name}")
+        for migration in sorted((CHECKOUT / "migrations").glob("*.sql")):
+            await empty.execute(migration.read_text(encoding="utf-8"))
+        await empty.execute("reset role; set role agentrt_client")
+        assert await Stage(empty).create() is not None
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await empty.execute("select from agentrt.sessions")
+    finally:
+        await empty.execute(f"reset role; drop owned by {name} cascade; drop role {name}")
+        await empty.close()
