@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentrt.core.session import WorkerId
     from agentrt.models.factory import ProviderModels
     from agentrt.ports import EventSink, QueueDepth, SessionStore, StoreFactory
+    from agentrt.postgres.pool import DatabaseOptions
     from agentrt.settings import Settings
     from agentrt.telemetry.logs import Logs
     from agentrt.telemetry.metrics import Metrics
@@ -85,19 +86,27 @@ async def pending_migrations(settings: Settings) -> list[str]:
 
 def store_factory(settings: Settings) -> StoreFactory:
     """What opens the stores of a worker."""
-    from agentrt.postgres.pool import DatabaseOptions
     from agentrt.postgres.store import PostgresStores
 
-    return PostgresStores(
-        DatabaseOptions(
-            url=settings.require_database_url(),
-            direct_url=_direct_url(settings),
-            statement_seconds=settings.db_statement_seconds,
-            lock_seconds=settings.db_lock_seconds,
-            idle_transaction_seconds=settings.db_idle_transaction_seconds,
-            transactional_connections=settings.transactional_connections,
-            transactional_seconds=settings.transactional_seconds,
-        )
+    return PostgresStores(database_options(settings))
+
+
+def database_options(settings: Settings) -> DatabaseOptions:
+    """How a worker connects.
+
+    Raises:
+        ConfigurationError: there is no database URL.
+    """
+    from agentrt.postgres.pool import DatabaseOptions
+
+    return DatabaseOptions(
+        url=settings.require_database_url(),
+        direct_url=_direct_url(settings),
+        statement_seconds=settings.db_statement_seconds,
+        lock_seconds=settings.db_lock_seconds,
+        idle_transaction_seconds=settings.db_idle_transaction_seconds,
+        transactional_connections=settings.transactional_connections,
+        transactional_seconds=settings.transactional_seconds,
     )
 
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from agentrt.cli import agents, approvals, chat, database, demo, dev, operate, sessions, worker, workers
+from agentrt.cli import agents, approvals, chat, database, demo, dev, doctor, operate, sessions, worker, workers
 from agentrt.cli.border import border
 
 __all__ = ["app", "approvals", "main", "operate"]  # the two modules add commands to `sessions`
@@ -23,6 +23,7 @@ app.command("worker")(worker.worker)
 app.command("dev")(dev.dev)
 app.command("chat")(chat.chat)
 app.command("migrate")(database.migrate)
+app.command("doctor")(doctor.doctor)
 app.command("prune")(database.prune)
 app.command("demo")(demo.demo)
 app.add_typer(sessions.app, name="sessions")
