@@ -157,8 +157,6 @@ class Metrics:
                 self._ended.labels(label("agent", event.agent), event.status, label("code", event.code)).inc()
             case events.SessionReleased():
                 self._released.labels(label("reason", event.reason)).inc()
-            case events.SessionCrashed():
-                self._released.labels("crash").inc()
             case events.SessionLost():
                 self._lost.inc()
             case events.TurnFinished():
