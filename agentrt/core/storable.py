@@ -92,13 +92,15 @@ class _Storing:
         return taken
 
     def _sequence(self, values: Iterable[Any], depth: int) -> list[Any]:
+        if isinstance(values, set | frozenset):
+            values = sorted(values, key=lambda value: repr(_Storing().take(value, 1)))
         taken: list[Any] = []
         for value in values:
             if self.room <= 0:
                 taken.append(TOO_LARGE)
                 break
             taken.append(self.take(value, depth + 1))
-        return sorted(taken, key=repr) if isinstance(values, set | frozenset) else taken
+        return taken
 
     def _mapping(self, mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         taken: dict[str, Any] = {}

@@ -94,13 +94,8 @@ def test_a_call_that_killed_two_owners_is_not_tried_again() -> None:
 
 def test_owners_that_died_while_the_call_waited_are_not_counted() -> None:
     """Case 50: waiting for a person or for an outside result is no crime."""
-    waiting = (
-        user(),
-        answer(call("write")),
-        ApprovalRequested(APPROVAL, wire_id(2)),
-        SessionOrphaned(),
-        SessionOrphaned(),
-    )
+    deaths = (SessionOrphaned(), SessionOrphaned())
+    waiting = (user(), answer(call("write")), ApprovalRequested(APPROVAL, wire_id(2)), *deaths)
     assert run(step(*waiting, ApprovalDecided(APPROVAL, wire_id(2), "approved"))) == ["write"]
     deferred = (user(), answer(call("read")), started(2, deferred=True, effect=Effect.READ), *deaths)
     assert step(*deferred) == Wait(SuspendReason.EXTERNAL, "waits for a result: read", (wire_id(2),))
