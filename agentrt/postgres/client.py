@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Self
 from uuid import UUID
 
@@ -166,7 +166,7 @@ class PostgresClientStore:
         called = "select * from agentrt.read_journal($1, $2, $3)"
         return [entry_of(row) for row in await self._fetch(called, session_id, after_seq, max_entries)]
 
-    def follow(self, session_id: SessionId, after_seq: int) -> AsyncIterator[Entry]:
+    def follow(self, session_id: SessionId, after_seq: int) -> AsyncGenerator[Entry, None]:
         return self._follower.follow(session_id, after_seq)
 
     async def _read_page(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
