@@ -1,0 +1,124 @@
+"""Real worker processes that are killed, stopped, blocked and drained: who owns a session, and until when."""
+
+import json
+import time
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from tests.databases import CHECKOUT
+from tests.history import assert_sound
+from tests.system.fleet import Fleet, until, wait_for_workers
+from tests.system.gates import Gates
+
+pytestmark = pytest.mark.system
+
+STATUS = "select status from agentrt.sessions where id = $1"
+ENTRIES = "select count(*) from agentrt.journal where session_id = $1 and type = $2"
+BLOCKING = str(CHECKOUT / "tests" / "system" / "blocking_agents.py")
+DEFAULTS = {"heartbeat_seconds": 2, "stop_seconds": 3, "lease_seconds": 15, "poll_seconds": 5}
+
+
+async def create(connection: asyncpg.Connection, agent: str, message: str) -> UUID:
+    return await connection.fetchval("select agentrt.create_session($1, $2)", agent, message)
+
+
+async def owners(connection: asyncpg.Connection, session: UUID) -> list[str]:
+    """The names of the workers that claimed the session, in order."""
+    rows = await connection.fetch(
+        "select data from agentrt.journal where session_id = $1 and type = 'session_claimed' order by seq", session
+    )
+    return [json.loads(row["data"])["worker"] for row in rows]
+
+
+async def test_a_killed_worker_is_replaced_within_four_heartbeats_of_the_default_settings(
+    workers: Fleet, connection: asyncpg.Connection, gates: Gates
+) -> None:
+    """Case 14."""
+    first = workers.start("first", **DEFAULTS)
+    await wait_for_workers(connection, 1)
+    session = await create(connection, "one", "gated_read")
+    await gates.reached("tool")
+    workers.start("second", **DEFAULTS)
+    await until(
+        connection,
+        "select coalesce(bool_or(renewed_at - renewing_since > '4 s'), false) from agentrt.workers "
+        "where name = 'second'",
+    )
+    first.kill()
+    killed = time.monotonic()
+    await until(connection, ENTRIES, session, "session_claimed", want=2)
+    seconds = time.monotonic() - killed
+    gates.open("tool")
+    await until(connection, STATUS, session, want="completed")
+    assert await owners(connection, session) == ["first", "second"]
+    assert seconds < 8 + 1, "four heartbeats, and a second for this machine"
+    await assert_sound(connection)
+
+
+async def test_a_worker_stopped_past_its_lease_writes_nothing_more_and_leaves(
+    workers: Fleet, connection: asyncpg.Connection, gates: Gates
+) -> None:
+    """F16."""
+    first = workers.start("first")
+    await wait_for_workers(connection, 1)
+    session = await create(connection, "one", "gated_once")
+    await gates.reached("tool")
+    workers.start("second")
+    await wait_for_workers(connection, 2)
+    first.pause()
+    await until(connection, STATUS, session, want="completed")
+    entries = await connection.fetchval("select last_seq from agentrt.sessions where id = $1", session)
+    gates.open("tool")
+    first.resume()
+    assert await first.exit_code() == 70
+    assert await connection.fetchval("select last_seq from agentrt.sessions where id = $1", session) == entries
+    assert await owners(connection, session) == ["first", "second"]
+    assert len(gates.effects()) == 1
+    await assert_sound(connection)
+
+
+@pytest.mark.parametrize("what", ["block_loop", "block_thread"])
+async def test_what_blocks_for_ever_ends_the_process_before_others_own_its_sessions(
+    workers: Fleet, connection: asyncpg.Connection, gates: Gates, what: str
+) -> None:
+    """Case 79."""
+    workers.agents = BLOCKING
+    first = workers.start("first", stall_seconds=1)
+    await wait_for_workers(connection, 1)
+    session = await create(connection, "blocking", what)
+    await gates.reached("blocked")
+    if what == "block_thread":  # the loop runs, but the database does not know the worker any more
+        await connection.execute("update agentrt.workers set state = 'dead'")
+    assert await first.exit_code() == 70
+    workers.start("second")
+    await until(connection, STATUS, session, want="completed")
+    assert await owners(connection, session) == ["first", "second"]
+    if what == "block_loop":
+        assert "worker.stalled" in first.logged()
+        assert "_block" in first.logged(), "where the main thread stood"
+    await assert_sound(connection)
+
+
+async def test_a_drain_lets_a_started_once_tool_finish_and_exits_with_zero(
+    workers: Fleet, connection: asyncpg.Connection, gates: Gates
+) -> None:
+    """F35."""
+    first = workers.start("first", drain_seconds=0, drain_tool_seconds=60)
+    await wait_for_workers(connection, 1)
+    session = await create(connection, "one", "gated_once")
+    await gates.reached("tool")
+    first.terminate()
+    await until(connection, "select state from agentrt.workers", want="draining")
+    workers.start("second")
+    await wait_for_workers(connection, 1)
+    gates.open("tool")
+    assert await first.exit_code() == 0
+    await until(connection, STATUS, session, want="completed")
+    row = await connection.fetchrow("select attempt, takeovers from agentrt.sessions where id = $1", session)
+    assert tuple(row or ()) == (1, 0)
+    result = await connection.fetchval("select data ->> 'outcome' from agentrt.journal where type = 'tool_result'")
+    assert result == "ok"
+    assert len(gates.effects()) == 1
+    await assert_sound(connection)
