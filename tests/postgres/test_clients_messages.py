@@ -327,7 +327,9 @@ async def test_messages_that_race_with_an_ending_are_seen_exactly_once(stage, st
         mode = ("steer", "queue", "interrupt")[n % 3]
         completes = n % 2 == 0
         ending = worker.complete(session, held=held) if completes else worker.suspend(session, "input", held=held)
-        answer, seq = await asyncio.gather(ending, client.send(session, when_running=mode))
+        sending = client.send(session, when_running=mode)
+        pair = await asyncio.gather(*((ending, sending) if n % 4 < 2 else (sending, ending)))
+        answer, seq = pair if n % 4 < 2 else reversed(pair)
         said[answer] += 1
         message = (await stage.entries(session))[seq - 1]
         head = await stage.head(session)
