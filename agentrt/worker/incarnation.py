@@ -73,18 +73,7 @@ class Incarnation:
         self._offering = offering
         self._emit = parts.emit
         settings = parts.settings
-        self.worker = WorkerInfo(
-            id=WorkerId(uuid4()),
-            name=settings.worker_name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=parts.version,
-            agents=tuple(sorted(parts.agents)),
-            queues=settings.queues,
-            slots=settings.slots,
-            heartbeat_seconds=settings.heartbeat_seconds,
-            lease_seconds=settings.lease_seconds,
-        )
+        self.worker = _new_worker(parts)
         self.holdings = Holdings()
         self.draining = False
         self.dead = False
@@ -326,3 +315,20 @@ class Incarnation:
         self._emit(ListenerReconnected(error=error))
         self.claimer.look()
         self.keeper.beat_soon()
+
+
+def _new_worker(parts: WorkerParts) -> WorkerInfo:
+    """What this incarnation registers; its id is never used again."""
+    settings = parts.settings
+    return WorkerInfo(
+        id=WorkerId(uuid4()),
+        name=settings.worker_name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=parts.version,
+        agents=tuple(sorted(parts.agents)),
+        queues=settings.queues,
+        slots=settings.slots,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        lease_seconds=settings.lease_seconds,
+    )
