@@ -98,7 +98,7 @@ class Request:
     transcript: Transcript
 
 
-@dataclass
+@dataclass(repr=False)
 class World:
     """One session. ``faults`` False: no crash, cancel, interrupt, release or failing tool happens."""
 
@@ -116,6 +116,12 @@ class World:
     waits: Wait | None = None
     steps: list[Step] = field(default_factory=list)
     folded: Transcript | None = None
+
+    def __repr__(self) -> str:
+        return f"tell({self.tape.content!r}, faults={self.faults})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
 
     def write(self, *entries: EntryData) -> Seq:
         for data in entries:
@@ -263,20 +269,25 @@ def an_answer(world: World) -> tuple[Content, StopReason]:
     tape = world.tape
     thinking: list[Block] = [Thinking(f"hm {len(world.entries)}")] if tape.once_in(3) else []
     text: list[Block] = [Text(f"answer {len(world.entries)}")]
+    said, reason = (*thinking, *text), StopReason.STOP
     match tape.pick(12):
         case 1 | 2 | 3 | 4 | 5 | 6:
             calls: list[Block] = [a_call(tape) for _ in range(1 + tape.pick(3))]
-            return (*thinking, *(text if tape.pick(2) else []), *calls), StopReason.TOOL_CALLS
+            before, after = (text if tape.pick(2) else []), (text if tape.once_in(8) else [])
+            said, reason = (*thinking, *before, *calls, *after), StopReason.TOOL_CALLS
         case 7:
-            return (*thinking, *text), StopReason.LENGTH
+            reason = StopReason.LENGTH
         case 8:
-            return (*thinking, *text), StopReason.PAUSED
+            reason = StopReason.PAUSED
         case 9 if world.faults:
-            return tuple(text if tape.pick(2) else []), StopReason.REFUSED
+            said, reason = tuple(text if tape.pick(2) else []), StopReason.REFUSED
         case 10:
-            return (*text, a_call(tape)), StopReason.LENGTH
+            said, reason = (*text, a_call(tape)), StopReason.LENGTH
+        case 11:
+            said = (*thinking, Text(" "), *text, Thinking("one more thing"))
         case _:
-            return (*thinking, *text), StopReason.STOP
+            pass
+    return said, reason
 
 
 def a_call(tape: Tape) -> ToolCall:
@@ -334,7 +345,8 @@ def execute(world: World, call: OpenCall) -> None:
 
 
 def result_of(call: OpenCall, outcome: ToolOutcome) -> ToolResult:
-    return ToolResult(call.call.call_id, call.call.tool, f"{outcome} of {call.call.tool}", outcome)
+    content = "" if call.call.tool == "keyed" else f"{outcome} of {call.call.tool}"
+    return ToolResult(call.call.call_id, call.call.tool, content, outcome)
 
 
 # --- clients --------------------------------------------------------------------------------------------------------

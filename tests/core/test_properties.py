@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -132,6 +133,18 @@ def _results(story: World) -> Counter[CallId]:
 
 
 @given(stories)
+def test_a_second_result_of_a_call_changes_nothing(story: World) -> None:
+    """Case 65: the first is kept."""
+    results = [entry for entry in story.entries if isinstance(entry.data, ToolResult)]
+    later = [
+        replace(entry, seq=Seq(len(story.entries) + n), data=replace(entry.data, content="second"))
+        for n, entry in enumerate(results, 1)
+        if isinstance(entry.data, ToolResult)
+    ]
+    assert fold([*story.entries, *later]).view(story.identity) == fold(story.entries).view(story.identity)
+
+
+@given(stories)
 def test_a_call_is_closed_as_interrupted_only_behind_an_interrupt_or_the_end_of_a_run(story: World) -> None:
     """Case 36: a crash alone interrupts nothing that never started."""
     for entry in story.entries:
@@ -203,6 +216,7 @@ PROMISES: tuple[Any, ...] = (
     test_every_message_is_seen_exactly_once_and_answered,
     test_no_call_of_effect_once_runs_twice,
     test_every_call_ends_with_exactly_one_result,
+    test_a_second_result_of_a_call_changes_nothing,
     test_a_call_is_closed_as_interrupted_only_behind_an_interrupt_or_the_end_of_a_run,
     test_what_may_repeat_an_unknown_effect_is_run_only_after_an_approval,
     test_a_run_ends_as_its_last_answer_says,
