@@ -17,7 +17,14 @@ from typing import Protocol
 from uuid import uuid4
 
 from agentrt.core.errors import DatabaseUnavailable, LeaseLost
-from agentrt.core.events import ListenerReconnected, SessionCrashed, SessionReleased, SlotsChanged, WorkerStarted
+from agentrt.core.events import (
+    ListenerReconnected,
+    SessionCrashed,
+    SessionReleased,
+    SlotsChanged,
+    WarningRaised,
+    WorkerStarted,
+)
 from agentrt.core.session import Crashed, FencingToken, Released, Session, SessionId, WorkerId
 from agentrt.ports import EventSink, Renewal, SessionStore, StoreFactory, WakeupHandlers, WorkerInfo
 from agentrt.settings import Settings
@@ -83,7 +90,12 @@ class Incarnation:
         self._registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._slots: asyncio.TaskGroup | None = None
         self.committer = Committer(store, self.worker.id, emit=self._emit, clock=parts.clock)
-        handlers = WakeupHandlers(ready=self._ready, control=self._control, reconnected=self._reconnected)
+        handlers = WakeupHandlers(
+            ready=self._ready,
+            control=self._control,
+            reconnected=self._reconnected,
+            unavailable=lambda words: self._emit(WarningRaised(message=words)),
+        )
         self._wakeups = store.wakeups(handlers)
         loop = asyncio.get_running_loop()
         self.keeper = Keeper(

@@ -43,6 +43,10 @@ from agentrt.worker.watchdog import MainLoop
 EXIT_CODE = 70
 """Of a process that could not stop what it was doing before others may own its sessions."""
 
+_LOCKLESS = (
+    "advisory locks do not work through the database's URL (a transaction pooler?): when this worker is killed, its "
+    "sessions wait for the end of its lease; set AGENTRT_DIRECT_DATABASE_URL to the server itself"
+)
 _CLOSE_SECONDS = 2.0
 _LEAST_PAUSE_SECONDS = 0.02
 
@@ -109,6 +113,7 @@ class Keeper:
         self._store: KeeperStore | None = None
         self._reaper: ReaperStore | None = None
         self._liveness_key: int | None = None
+        self._lockless = False
         self._registered = False
         self._draining = False
         self._stalled = False
@@ -235,6 +240,9 @@ class Keeper:
         """A new connection, a fresh liveness key, and the worker's row if it is not there yet."""
         store = self._store = await self._stores.keeper()
         self._liveness_key = await store.lock_liveness()
+        if self._liveness_key is None and not self._lockless:
+            self._lockless = True
+            self._emit(WarningRaised(message=_LOCKLESS))
         if not self._registered:
             sent = self._clock()
             await store.register(self.worker, self._liveness_key)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from agentrt.core.events import HeartbeatFailed, SelfFenced, WorkerReaped, WorkerStalled
+from agentrt.core.events import HeartbeatFailed, SelfFenced, WarningRaised, WorkerReaped, WorkerStalled
 from agentrt.core.session import FencingToken, SessionId
 from agentrt.ports import Renewal
 from agentrt.worker.holding import Holding, Holdings
@@ -201,6 +201,41 @@ async def test_a_break_that_is_mended_within_two_heartbeats_costs_nothing(ground
         one.clock.now += 2
         await one.watch()
     assert one.told == []
+
+
+class Lockless:
+    """The real stores behind a URL through which advisory locks do not work."""
+
+    def __init__(self, opened: Any) -> None:
+        self.opened = opened
+
+    async def keeper(self) -> Any:
+        store = await self.opened.keeper()
+
+        async def no_lock() -> None:
+            return None
+
+        store.lock_liveness = no_lock
+        return store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.opened, name)
+
+
+async def test_without_advisory_locks_only_the_lease_counts_and_it_is_said_once(ground: Ground) -> None:
+    """Case 14."""
+    async with kept(ground) as one:
+        one.keeper._stores = Lockless(one.keeper._stores)
+        await one.beat()
+        assert await _key(ground, one) is None
+        await ground.terminate("keeper")
+        assert not await one.beat()
+        one.clock.now += 11.9
+        await one.watch()
+        assert one.told == []
+        assert await one.beat()
+    [warning] = ground.heard.of(WarningRaised)
+    assert "AGENTRT_DIRECT_DATABASE_URL" in warning.message
 
 
 async def test_what_outlives_the_lease_ends_the_process(ground: Ground) -> None:
