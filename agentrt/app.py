@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from agentrt.core.errors import AgentrtError, ConfigurationError
+from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgument
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from agentrt.agents import Agent, Registry
     from agentrt.client import Client
     from agentrt.core.events import Event
-    from agentrt.core.session import WorkerId
+    from agentrt.core.journal import Entry
+    from agentrt.core.session import SessionId, WorkerId
     from agentrt.models.factory import ProviderModels
     from agentrt.ports import EventSink, QueueDepth, SessionStore, StoreFactory
     from agentrt.postgres.pool import DatabaseOptions
@@ -82,6 +83,35 @@ async def pending_migrations(settings: Settings) -> list[str]:
     from agentrt.postgres.migrate import pending
 
     return await pending(_direct_url(settings))
+
+
+async def import_session(
+    settings: Settings, head: Mapping[str, Any], entries: Sequence[Entry], *, keep_id: bool
+) -> SessionId:
+    """Store an exported session; ``head`` as ``sessions export`` prints it.
+
+    Raises:
+        InvalidArgument: the head is not usable.
+        Conflict: there is a session with this id.
+    """
+    from uuid import UUID
+
+    from agentrt.postgres.importing import Imported, import_session
+
+    try:
+        imported = Imported(
+            agent=str(head["agent"]),
+            queue=str(head["queue"]),
+            priority=int(head["priority"]),
+            config=dict(head["config"]),
+            labels=dict(head["labels"]),
+            tenant=head.get("tenant"),
+            entries=entries,
+        )
+        session_id = UUID(head["id"]) if keep_id else None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"the exported session has no usable head: {error!r:.200}") from None
+    return await import_session(database_options(settings), imported, session_id=session_id)
 
 
 def store_factory(settings: Settings) -> StoreFactory:
@@ -176,6 +206,8 @@ def run_worker(settings: Settings) -> int:
     _check_offer(loaded)
     version = _version()
 
+    import os
+
     from agentrt.telemetry.logs import Logs
     from agentrt.telemetry.metrics import Metrics
 
@@ -183,7 +215,12 @@ def run_worker(settings: Settings) -> int:
     logs.adopt()
     try:
         metrics = Metrics(version)
-        _Worker(settings, loaded, metrics, version=version, emit=_sink(logs, metrics)).run()
+
+        def leave(code: int) -> None:
+            logs.writer.flush(0.5)  # why it leaves is among the last lines
+            os._exit(code)
+
+        _Worker(settings, loaded, metrics, version=version, emit=_sink(logs, metrics), leave=leave).run()
     finally:
         logs.close()
     return 0
@@ -219,6 +256,7 @@ class _Worker:
     metrics: Metrics
     version: str
     emit: EventSink
+    leave: Callable[[int], object]
 
     def run(self) -> None:
         """Serve probes, say what is not offered, work until drained."""
@@ -261,6 +299,7 @@ class _Worker:
                 emit=self.emit,
                 version=self.version,
                 threads_running=lambda: threads.running,
+                leave=self.leave,
             )
         )
         depths = QueueDepths(self._fetch_depths)

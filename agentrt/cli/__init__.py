@@ -6,7 +6,20 @@ from typing import NoReturn
 
 import typer
 
-from agentrt.cli import agents, approvals, chat, database, demo, dev, doctor, operate, sessions, worker, workers
+from agentrt.cli import (
+    agents,
+    approvals,
+    chat,
+    database,
+    demo,
+    dev,
+    doctor,
+    journal,
+    operate,
+    sessions,
+    worker,
+    workers,
+)
 from agentrt.cli.border import border
 
 __all__ = ["app", "approvals", "main", "operate"]  # the two modules add commands to `sessions`
@@ -24,8 +37,12 @@ app.command("dev")(dev.dev)
 app.command("chat")(chat.chat)
 app.command("migrate")(database.migrate)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(journal.plan)
+app.command("lint")(journal.lint)
 app.command("prune")(database.prune)
 app.command("demo")(demo.demo)
+sessions.app.command("export")(journal.export)
+sessions.app.command("import")(journal.import_)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(agents.app, name="agents")
 app.add_typer(workers.app, name="workers")

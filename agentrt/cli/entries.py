@@ -28,6 +28,7 @@ from agentrt.core.journal import (
     SessionWoken,
     ToolResult,
     ToolStarted,
+    Unknown,
     UserMessage,
 )
 
@@ -45,10 +46,15 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "attempt": entry.attempt,
         "fencing_token": entry.fencing_token,
         "worker_id": entry.worker_id,
-        "type": entry.data.type,
+        "type": type_of(entry),
         "data": encode(entry.data),
         "created_at": entry.created_at,
     }
+
+
+def type_of(entry: Entry) -> str:
+    """The entry's type as it is stored, also of one that this version cannot take."""
+    return entry.data.name if isinstance(entry.data, Unknown) else entry.data.type
 
 
 class EntryLines:
@@ -65,7 +71,7 @@ class EntryLines:
         time = entry.created_at.astimezone().strftime("%H:%M:%S") if entry.created_at else "-"
         tell = _TELL.get(type(entry.data))
         what = "" if tell is None else tell(entry.data)
-        text = f"{entry.seq:>4}  {time}  {worker:<14.14}  {entry.data.type:<18}  {one_line(what)}"
+        text = f"{entry.seq:>4}  {time}  {worker:<14.14}  {one_line(type_of(entry)):<18}  {one_line(what)}"
         return text, STYLES.get(entry.data.type, "dim")
 
 
@@ -111,5 +117,6 @@ _TELL: Mapping[type, Callable[[Any], str]] = {
     ModelRetried: lambda data: f"{data.error_class}, again in {data.delay_seconds:.1f} s: {data.message}",
     ApprovalRequested: lambda data: f"{data.tool}({data.arguments}): approval {data.approval_id}",
     ApprovalDecided: lambda data: f"{data.verdict} by {data.reviewer}" if data.reviewer else data.verdict,
+    Unknown: lambda data: f"cannot be taken: {data.problem}",
     Compaction: lambda data: f"entries {data.covers_from} to {data.covers_to}",
 }

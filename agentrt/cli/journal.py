@@ -1,0 +1,240 @@
+"""``agentrt plan`` and ``agentrt lint``: what a worker would make of a journal; and journals as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentrt.cli.border import DONE, FAILED, run, warn
+from agentrt.cli.output import print_json, printable
+from agentrt.cli.sessions import Json, SessionArgument, database
+from agentrt.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from agentrt.core.budget import Limits
+    from agentrt.core.journal import Entry
+    from agentrt.core.plan import Step, ToolTraits
+    from agentrt.core.resume import ResumePlan
+    from agentrt.core.session import Session
+
+FORMAT = "agentrt_journal"
+
+
+async def _read(session: str) -> tuple[Session, list[Entry]]:
+    async with database() as client:
+        head = await client.get(session)
+        return head, [entry async for entry in client.read(session)]
+
+
+# --- plan -----------------------------------------------------------------------------------------------------------
+
+
+def plan(session: SessionArgument, *, as_json: Json = False) -> None:
+    """Say what a worker would do with a session now: the dry run of a takeover.
+
+    Tools are those of the agent as AGENTRT_AGENTS has it here; without it, each counts as undeclared.
+    """
+    head, entries = run(_read(session))
+    resume, step = _planned(head, entries)
+    if as_json:
+        print_json({"resume": resume, "next_step": type(step).__name__, "details": step})
+        return
+    typer.echo(f"a claim now would {_KINDS[resume.kind]}")
+    for result in resume.close:
+        typer.echo(f"  close   {result.call_id}  {result.tool}: {result.outcome}")
+    for call in resume.reconcile:
+        typer.echo(f"  ask     {call.call.call_id}  {call.call.tool}: its tool knows what became of it")
+    for call in resume.rerun:
+        again = "run again" if call.started or call.orphaned else "run"
+        typer.echo(f"  {again:<7} {call.call.call_id}  {call.call.tool}")
+    typer.echo(f"then: {printable(_in_words(step))}")
+
+
+_KINDS = {"start": "start", "continue": "continue", "already_complete": "only write the end"}
+
+
+def _planned(head: Session, entries: Sequence[Entry]) -> tuple[ResumePlan, Step]:
+    from agentrt.core.budget import Spent
+    from agentrt.core.journal import Entry
+    from agentrt.core.plan import next_step
+    from agentrt.core.resume import plan_resume
+    from agentrt.core.session import Seq
+    from agentrt.core.transcript import fold
+
+    traits, limits = _agent(head)
+    transcript = fold(entries)
+    resume = plan_resume(transcript, traits)
+    closed = [
+        Entry(seq=Seq(transcript.last_seq + number), run=transcript.run, data=result)
+        for number, result in enumerate(resume.close, start=1)
+    ]
+    spent = Spent(
+        turns=head.turns,
+        tokens=head.input_tokens + head.output_tokens,
+        cost=float(head.cost),
+        running_seconds=head.running_seconds,
+    )
+    step = next_step(fold([*entries, *closed]), limits, traits, spent=spent)
+    return resume, step
+
+
+def _agent(head: Session) -> tuple[Mapping[str, ToolTraits], Limits]:
+    from agentrt.agents import Registry
+    from agentrt.core.budget import Limits
+    from agentrt.settings import Settings
+
+    agent = Registry.load(Settings().agents).agents.get(head.agent)
+    if agent is None:
+        warn(f"agent {head.agent} is not in AGENTRT_AGENTS here, so its calls are judged as of unknown tools")
+        return {}, Limits()
+    given = head.config.get("limits")
+    if isinstance(given, Mapping) and "limits" in agent.allow_overrides:
+        return agent.traits(), Limits(**{**asdict(agent.limits), **given})
+    return agent.traits(), agent.limits
+
+
+def _in_words(step: Step) -> str:
+    from agentrt.core.plan import AskApproval, AskModel, CloseCalls, Finish, RunTools, Wait
+
+    match step:
+        case AskModel():
+            return "ask the model"
+        case RunTools(calls=calls, reconcile=reconcile):
+            return f"run {', '.join(call.call.tool for call in (*calls, *reconcile))}"
+        case CloseCalls(results=results):
+            return f"close {', '.join(result.call_id for result in results)}"
+        case AskApproval(calls=calls):
+            return f"ask a person about {', '.join(call.call.tool for call in calls)}"
+        case Wait(reason=reason, message=message):
+            return f"suspend ({reason}): {message}"
+        case Finish(outcome=outcome):
+            return f"finish: {outcome}"
+
+
+# --- lint -----------------------------------------------------------------------------------------------------------
+
+
+def lint(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    *,
+    file: Annotated[Path | None, typer.Option(help="A file of `sessions export` instead.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a journal and its view against the rules; exit code 1 if one is broken."""
+    from agentrt.core.lint import lint
+
+    if (session is None) == (file is None):
+        raise InvalidArgument("name either a session, or a file: agentrt lint --file journal.jsonl")
+    entries = run(_read(session))[1] if session is not None else read_file(file or Path())[1]
+    breaches = lint(entries)
+    if as_json:
+        print_json(breaches)
+    else:
+        for breach in breaches:
+            where = f"seq {breach.seq}" if breach.seq else "the view"
+            typer.echo(f"{where:<10} {breach.rule:<14} {printable(breach.text)}")
+        if not breaches:
+            typer.echo(f"{len(entries)} entries, no rule is broken")
+    raise typer.Exit(FAILED if breaches else DONE)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def export(session: SessionArgument) -> None:
+    """Print a session as JSON lines: its head, then one entry per line."""
+    from agentrt.cli.entries import as_json
+
+    head, entries = run(_read(session))
+    print_json({FORMAT: 1, "session": asdict(head)}, indent=None)
+    for entry in entries:
+        print_json(as_json(entry), indent=None)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="A file of `sessions export`.")],
+    *,
+    keep_id: Annotated[bool, typer.Option("--keep-id", help="Keep the session's id instead of a new one.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring an exported session into this database, and print its id.
+
+    It does not go on by itself: a run that was on counts as cancelled. Send a message, or retry it.
+    """
+    from agentrt import app
+    from agentrt.core.lint import lint
+    from agentrt.settings import Settings
+
+    head, entries = read_file(file)
+    if serious := [breach for breach in lint(entries) if breach.rule in SERIOUS]:
+        first = serious[0]
+        raise InvalidArgument(
+            f"{file}, line {_line_of(entries, first.seq)}: entry {first.seq} {first.text} ({first.rule})"
+        )
+    session_id = run(app.import_session(Settings(), head, entries, keep_id=keep_id))
+    if as_json:
+        print_json({"session_id": session_id}, indent=None)
+    else:
+        typer.echo(str(session_id))
+
+
+SERIOUS = ("not_empty", "gapless", "created_first", "token_grows", "run_grows")
+
+
+def _line_of(entries: Sequence[Entry], seq: int) -> int:
+    return next((line for line, entry in enumerate(entries, start=2) if entry.seq == seq), 1)
+
+
+def read_file(path: Path) -> tuple[Mapping[str, Any], list[Entry]]:
+    """The head and the entries of an exported file.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or is no journal; names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    lines = list(_objects(path, text))
+    if not lines or lines[0].get(FORMAT) != 1 or not isinstance(lines[0].get("session"), dict):
+        raise InvalidArgument(f'{path}, line 1: this is no export of a session; it begins with {{"{FORMAT}": 1, …}}')
+    return lines[0]["session"], [_entry(path, number, line) for number, line in enumerate(lines[1:], start=2)]
+
+
+def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument(f"{path}, line {number}: this is no JSON ({error})") from None
+        if not isinstance(value, dict):
+            raise InvalidArgument(f"{path}, line {number}: a JSON object is expected")
+        yield value
+
+
+def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
+    from datetime import datetime
+    from uuid import UUID
+
+    from agentrt.core.codec import decode
+    from agentrt.core.journal import Entry
+    from agentrt.core.session import FencingToken, Seq, WorkerId
+
+    try:
+        worker_id, created_at = line.get("worker_id"), line.get("created_at")
+        return Entry(
+            seq=Seq(int(line["seq"])),
+            run=int(line["run"]),
+            attempt=int(line["attempt"]),
+            fencing_token=FencingToken(int(line["fencing_token"])),
+            worker_id=None if worker_id is None else WorkerId(UUID(worker_id)),
+            data=decode(str(line["type"]), line["data"], seq=int(line["seq"])),
+            created_at=None if created_at is None else datetime.fromisoformat(created_at),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"{path}, line {number}: this is no entry of a journal ({error!r:.200})") from None
