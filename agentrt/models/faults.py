@@ -12,7 +12,12 @@ from agentrt.core.journal import Usage
 from agentrt.core.retry import clamp, parse_retry_after
 from agentrt.ports import ModelError, ModelErrorClass
 
-FOREIGN: Final = (RuntimeError, ValueError, TypeError, AssertionError, httpx2.HTTPError)
+
+class NotAnApi(Exception):
+    """The base URL answered with a web page."""
+
+
+FOREIGN: Final = (NotAnApi, RuntimeError, ValueError, TypeError, AssertionError, httpx2.HTTPError)
 """What the layer raises: its own errors and refusals of content are RuntimeErrors, downloads raise the rest."""
 
 _TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429})
@@ -29,10 +34,6 @@ _WITHOUT_STATUS: Final[_Sorting] = (
     ((exceptions.ModelAPIError, exceptions.UnexpectedModelBehavior, httpx2.TransportError), ModelErrorClass.TRANSIENT),
 )
 _LONGEST_WORDS: Final = 2_000
-
-
-class NotAnApi(Exception):
-    """The base URL answered with a web page."""
 
 
 def model_error(error: BaseException, *, usage: Usage | None, cost: float | None) -> ModelError:

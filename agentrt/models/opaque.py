@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 from urllib.parse import urlsplit, urlunsplit
 
@@ -26,6 +26,8 @@ from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
     ModelResponse,
     ModelResponsePart,
+    NativeToolCallPart,
+    NativeToolReturnPart,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -37,6 +39,7 @@ from agentrt.core.transcript import ModelIdentity, ModelOutput
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _PART_FIELDS = ("id", "signature", "provider_name", "provider_details")
+_SIGNED_FORMATS = ("anthropic", "openai-responses")
 _RESPONSE_FIELDS = (
     "provider_name",
     "provider_url",
@@ -54,7 +57,10 @@ def taken_apart(response: ModelResponse, identity: ModelIdentity) -> tuple[Conte
     """The blocks of an answer, and the opaque object with all else."""
     blocks: list[Block] = []
     parts: list[str] = []
+    run_by_provider = {part.tool_call_id for part in response.parts if isinstance(part, NativeToolCallPart)}
     for part in response.parts:
+        if isinstance(part, NativeToolReturnPart) and part.tool_call_id not in run_by_provider:
+            continue  # the layer drops the calls of tools that it was not told of, and their results are then orphans
         block = _block(part)
         if block is None:
             parts.append(_text({"native": _dumped(part)}))
@@ -146,6 +152,8 @@ def restored(message: ModelOutput, identity: ModelIdentity) -> ModelResponse:
     if message.provider is None:
         return ModelResponse(parts=[part for block in message.content if (part := _plain(block)) is not None])
     stored = _Stored.of(message.provider)
+    if identity.format in _SIGNED_FORMATS and _is_unsigned(message, stored):
+        return restored(replace(message, provider=None), identity)
     blocks = dict(zip(message.positions or range(len(message.content)), message.content, strict=False))
     parts: list[ModelResponsePart] = []
     for fields in stored.parts:
@@ -166,15 +174,23 @@ def restored(message: ModelOutput, identity: ModelIdentity) -> ModelResponse:
     )
 
 
+def _is_unsigned(message: ModelOutput, stored: _Stored) -> bool:
+    """Whether some thinking came without its signature: neither it nor the ids of what it belongs to can be sent."""
+    signed = {fields.get("at") for fields in stored.parts if fields.get("signature")}
+    positions = message.positions or range(len(message.content))
+    placed = zip(positions, message.content, strict=False)
+    return any(isinstance(block, Thinking) and position not in signed for position, block in placed)
+
+
 def _part(block: Block, fields: Mapping[str, Any]) -> list[ModelResponsePart]:
-    """A block with what belongs to it; thinking only with its signature or id, since without it is sent as text."""
+    """A block with what belongs to it."""
     own = _present_in(fields, _PART_FIELDS)
     match block:
         case Text():
             own.pop("signature", None)
             return [TextPart(block.text, **own)]
         case Thinking():
-            return [ThinkingPart(block.text, **own)] if own else []
+            return [ThinkingPart(block.text, **own)]
         case ToolCall():
             own.pop("signature", None)
             return [ToolCallPart(block.tool, block.arguments, block.call_id, **own)]
