@@ -8,12 +8,12 @@ from uuid import UUID
 
 import asyncpg
 
-from agentrt.agents import Agent
+from agentrt.agents import Agent, tool
 from agentrt.app import store_factory
 from agentrt.core.events import Event
 from agentrt.core.journal import Entry, ToolResult
 from agentrt.core.session import Session
-from agentrt.testing import Call, LocalWorker, ScriptedModel
+from agentrt.testing import Call, Conversation, LocalWorker, ScriptedModel
 from agentrt.worker.holding import Holding
 
 T = TypeVar("T")
@@ -107,3 +107,21 @@ def calls_once(*calls: Call) -> ScriptedModel:
 
 def agent_of(*tools: Any, model: ScriptedModel) -> Agent:
     return Agent("a", model=model, tools=tools)
+
+
+@tool(effect="read")
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def adding(conversation: Conversation):
+    if conversation.turn == 0:
+        return [Call("add", {"a": 1, "b": 2}), Call("add", {"a": 3, "b": 4})]
+    if conversation.turn == 1:
+        return Call("add", {"a": 3, "b": 7})
+    return f"The sum is {conversation.results[-1].content}."
+
+
+def echo(conversation: Conversation):
+    return f"You said: {conversation.last_user_text}"

@@ -9,6 +9,7 @@ import pytest
 from agentrt.agents import ToolContext, tool
 from agentrt.core.journal import ApprovalRequested, AssistantMessage, ToolStarted
 from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
+from agentrt.worker import approvals
 from tests.worker.scenes import agent_of, calls_once, found, head, results, running, soon, types
 
 pytestmark = pytest.mark.one_server
@@ -75,6 +76,22 @@ async def test_approved_runs_once_with_exactly_the_reviewed_arguments(database_u
         assert ran == [(7, "bob")]
         assert len(await found(worker, session_id, ApprovalRequested)) == 1
         assert await results(worker, session_id) == [("ok", "paid 7")]
+
+
+async def test_an_approval_of_other_arguments_runs_nothing(database_url, monkeypatch):
+    """Case 47, forced: the journal says that other arguments were reviewed."""
+    ran: list[Any] = []
+    model = calls_once(Call("pay", {"amount": 7}))
+    async with local_worker(database_url, agent_of(paying(ran, requires_approval=True), model=model)) as worker:
+        with monkeypatch.context() as patch:
+            patch.setattr(approvals, "arguments_hash", lambda arguments: "0" * 64)
+            session_id = await worker.ask("a", "begin")
+        [approval] = await worker.client.pending_approvals(session_id)
+        await worker.client.decide(approval["id"], "approved", reviewer="ann")
+        await worker.run()
+        [(outcome, text)] = await results(worker, session_id)
+        assert (outcome, "other arguments" in text) == ("denied", True)
+        assert ran == []
 
 
 async def test_reviewed_arguments_that_no_longer_fit_are_not_run(database_url):
