@@ -51,16 +51,20 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Delete sessions that ended long ago, with their journals."""
+    """Delete sessions that ended long ago, with their journals, in small batches: it may be stopped and run again."""
     seconds = parse_duration(older_than)
     if not yes:
         typer.confirm(f"Delete all sessions that ended more than {older_than} ago, with their journals?", abort=True)
 
     async def act() -> int:
+        from rich.console import Console
+
         deleted = 0
         async with database() as client:
-            while some := await client.prune(seconds):
-                deleted += some
+            with Console(stderr=True).status("deleting …") as status:
+                while some := await client.prune(seconds):
+                    deleted += some
+                    status.update(f"deleting … {deleted:,} sessions so far")
         return deleted
 
     deleted = run(act())

@@ -99,6 +99,7 @@ class Logs:
         self.writer = LineWriter(stream)
         self._threshold = _LEVELS[level]
         self._adopted: tuple[logging.Handler, int] | None = None
+        self._configured = False
         render: list[Processor] = (
             [structlog.processors.format_exc_info, _ordered, structlog.processors.JSONRenderer(default=str)]
             if as_json
@@ -128,7 +129,8 @@ class Logs:
         root.setLevel(self._threshold)
         for name in QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
-        if not structlog.is_configured():
+        self._configured = not structlog.is_configured()
+        if self._configured:
             structlog.configure(
                 processors=self._processors,
                 wrapper_class=self._wrapper,
@@ -141,8 +143,9 @@ class Logs:
             handler, level = self._adopted
             logging.getLogger().removeHandler(handler)
             logging.getLogger().setLevel(level)
-            structlog.reset_defaults()
             self._adopted = None
+        if self._configured:
+            structlog.reset_defaults()
         self.writer.close()
 
 
