@@ -87,6 +87,7 @@ def test_list_filters_and_shows_ids_in_full(database_url):
     assert one in by_label
     assert two not in by_label
     assert two in run("sessions", "list", "--status", "queued", "--queue", "slow", url=database_url).out
+    assert "none is alive" in run("sessions", "list", "--status", "queued", url=database_url).out
     nothing = run("sessions", "list", "--agent", "nobody", url=database_url)
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "There are no such sessions.\n")
 

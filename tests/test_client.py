@@ -42,8 +42,8 @@ async def test_a_session_is_created_with_all_its_options(client):
     later = datetime.now(UTC) + timedelta(hours=1)
     session_id = await client.create(
         "greeter", content=[Text("look"), Image(url="https://example.org/a.png")], queue="q", priority=7,
-        ready_at=later, dedup_key="k", config={"limits": {"turns": 3}}, labels={"team": "search"}, tenant="acme", parent_id=parent,
-        id=given, max_attempts=2,
+        ready_at=later, dedup_key="k", config={"limits": {"turns": 3}}, labels={"team": "search"}, tenant="acme",
+        parent_id=parent, id=given, max_attempts=2,
     )  # fmt: skip
     session = await client.get(session_id)
     assert session_id == given

@@ -107,7 +107,7 @@ def list_sessions(
         if as_json:
             print_json([dict(row) for row in rows])
             return
-        columns = ("id", "agent", "queue", "status", "run", "turns", "created", "labels")
+        columns = ("id", "agent", "queue", "status", "run", "turns", "created", "labels", "waits for")
         print_table(columns, (_row(row) for row in rows), empty="There are no such sessions.")
 
     run(act())
@@ -265,7 +265,7 @@ def _row(row: Any) -> tuple[object, ...]:
     pairs = json.loads(labels) if isinstance(labels, str) else labels
     return (
         row["id"], row["agent"], row["queue"], row["status"], row["run"], row["turns"], relative(row["created_at"]),
-        " ".join(f"{key}={value}" for key, value in pairs.items()),
+        " ".join(f"{key}={value}" for key, value in pairs.items()), row.get("waiting_for") or "",
     )  # fmt: skip
 
 
