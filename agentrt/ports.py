@@ -9,62 +9,69 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
 from agentrt.core.content import Content
 from agentrt.core.events import Event
-from agentrt.core.journal import Entry, EntryData, StopReason, Usage
-from agentrt.core.session import FencingToken, Lease, Outcome, Seq, Session, SessionId, Status, WorkerId
+from agentrt.core.journal import Entry, StopReason, Usage
+from agentrt.core.session import Seq, Session, SessionId, Status, WorkerId
+from agentrt.core.stored import (
+    Answer,
+    Claimed,
+    Grant,
+    NewEntry,
+    Offer,
+    QueueDepth,
+    Renewal,
+    Swept,
+    WorkerInfo,
+    WorkerRow,
+    WorkerState,
+    Write,
+    Written,
+)
 from agentrt.core.transcript import Message, ModelIdentity
 
+__all__ = [
+    "Answer",
+    "Claimed",
+    "ClientStore",
+    "EventSink",
+    "Grant",
+    "KeeperStore",
+    "Model",
+    "ModelAnswer",
+    "ModelError",
+    "ModelErrorClass",
+    "ModelFactory",
+    "ModelLimits",
+    "ModelRequest",
+    "NewEntry",
+    "Offer",
+    "QueueDepth",
+    "ReaperStore",
+    "Renewal",
+    "SessionStore",
+    "StoreFactory",
+    "Swept",
+    "ToolSpec",
+    "ToolTransaction",
+    "ToolTransactionBroken",
+    "ToolTransactionConflict",
+    "UnstorableBatch",
+    "WakeupHandlers",
+    "Wakeups",
+    "WorkerInfo",
+    "WorkerRow",
+    "WorkerState",
+    "Write",
+    "Written",
+]
+
+
 # --- the worker's side of the store -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
-    """What a worker registers; ``id`` is new at every start (and after having been marked dead)."""
-
-    id: WorkerId
-    name: str
-    host: str
-    pid: int
-    version: str
-    agents: tuple[str, ...]
-    queues: tuple[str, ...]
-    slots: int
-    heartbeat_seconds: float
-    lease_seconds: float
-
-
-class WorkerState(StrEnum):
-    """State of a worker's row; ``GONE`` when there is none."""
-
-    ALIVE = "alive"
-    DRAINING = "draining"
-    DEAD = "dead"
-    STOPPED = "stopped"
-    GONE = "gone"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """One session that the database says the worker owns."""
-
-    session_id: SessionId
-    fencing_token: FencingToken
-    last_seq: Seq
-    owner_writes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
-    """Answer to a heartbeat. ``grants`` is empty unless the worker is alive or draining."""
-
-    state: WorkerState
-    grants: tuple[Grant, ...]
 
 
 class KeeperStore(Protocol):
@@ -78,24 +85,12 @@ class KeeperStore(Protocol):
         """Insert the worker's row; the lease starts to count in the database."""
 
     async def renew(self, worker: WorkerInfo, liveness_key: int | None, *, draining: bool) -> Renewal:
-        """Extend the lease by ``lease_seconds`` from now (database clock, after the row lock) and list what is owned."""
+        """Extend the lease by ``lease_seconds`` from now (database clock, after the row lock); list what is owned."""
 
     async def stop(self, worker_id: WorkerId) -> None:
         """Mark the worker stopped: it holds nothing any more."""
 
     async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """What one round of ``sweep`` did; ``more`` when a limit was hit and another round is due at once."""
-
-    requeued: int = 0
-    failed: int = 0
-    due: int = 0
-    expired: int = 0
-    pruned: int = 0
-    more: bool = False
 
 
 class ReaperStore(Protocol):
@@ -108,65 +103,6 @@ class ReaperStore(Protocol):
         """Free the sessions of owners that are not alive, set ``due``, expire approvals, prune; idempotent."""
 
     async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What a worker would run: its queues, and the version (hash) of each agent that it serves just now."""
-
-    queues: tuple[str, ...]
-    agents: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """Answer to a claim. ``alive`` False: this worker was marked dead; silence means nothing then."""
-
-    alive: bool
-    sessions: tuple[Session, ...]
-
-
-class Answer(StrEnum):
-    """The five answers to an owner's write."""
-
-    WRITTEN = "written"
-    ALREADY = "already"
-    BUSY = "busy"
-    LOST = "lost"
-    STALE = "stale"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEntry:
-    """An entry to be written. ``dedup_key`` is unique in the session."""
-
-    data: EntryData
-    dedup_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """One owner write: entries, and an ending or none. Repeated byte for byte when its outcome is unknown.
-
-    ``owner_writes`` is the count before this write. ``planned_from`` is the ``last_seq`` that an ending was planned
-    from; suspend and complete are ``stale`` when the session has moved on.
-    """
-
-    lease: Lease
-    owner_writes: int
-    entries: tuple[NewEntry, ...]
-    ending: Outcome | None = None
-    planned_from: Seq = Seq(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What came of a ``Write``. Ours are the last ``len(entries)`` (plus the ending's own) up to ``last_seq``; a gap
-    before them is what clients wrote. ``status`` is the session's afterwards."""
-
-    answer: Answer
-    last_seq: Seq = Seq(0)
-    status: Status | None = None
 
 
 class ToolTransaction(Protocol):
@@ -259,34 +195,6 @@ class StoreFactory(Protocol):
 
 
 # --- the client's side ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow:
-    """A row of the view ``worker_list``."""
-
-    id: WorkerId
-    name: str
-    host: str
-    pid: int
-    version: str
-    agents: tuple[str, ...]
-    queues: tuple[str, ...]
-    slots: int
-    busy: int
-    state: str
-    started_at: datetime
-    renewed_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDepth:
-    """Sessions of one agent in one queue that are due and wait for a worker; the oldest since ``oldest_seconds``."""
-
-    queue: str
-    agent: str
-    waiting: int
-    oldest_seconds: float
 
 
 class ClientStore(Protocol):

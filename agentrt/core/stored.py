@@ -1,0 +1,154 @@
+"""What the stores take and give, as values: workers and their leases, claims, owners' writes and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from agentrt.core.journal import EntryData
+from agentrt.core.session import FencingToken, Lease, Outcome, Seq, Session, SessionId, Status, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """What a worker registers; ``id`` is new at every start (and after having been marked dead)."""
+
+    id: WorkerId
+    name: str
+    host: str
+    pid: int
+    version: str
+    agents: tuple[str, ...]
+    queues: tuple[str, ...]
+    slots: int
+    heartbeat_seconds: float
+    lease_seconds: float
+
+
+class WorkerState(StrEnum):
+    """State of a worker's row; ``GONE`` when there is none."""
+
+    ALIVE = "alive"
+    DRAINING = "draining"
+    DEAD = "dead"
+    STOPPED = "stopped"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One session that the database says the worker owns."""
+
+    session_id: SessionId
+    fencing_token: FencingToken
+    last_seq: Seq
+    owner_writes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """Answer to a heartbeat. ``grants`` is empty unless the worker is alive or draining."""
+
+    state: WorkerState
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What one round of ``sweep`` did; ``more`` when a limit was hit and another round is due at once."""
+
+    requeued: int = 0
+    failed: int = 0
+    due: int = 0
+    expired: int = 0
+    pruned: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a worker would run: its queues, and the version (hash) of each agent that it serves just now."""
+
+    queues: tuple[str, ...]
+    agents: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """Answer to a claim. ``alive`` False: this worker was marked dead; silence means nothing then."""
+
+    alive: bool
+    sessions: tuple[Session, ...]
+
+
+class Answer(StrEnum):
+    """The five answers to an owner's write."""
+
+    WRITTEN = "written"
+    ALREADY = "already"
+    BUSY = "busy"
+    LOST = "lost"
+    STALE = "stale"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEntry:
+    """An entry to be written. ``dedup_key`` is unique in the session."""
+
+    data: EntryData
+    dedup_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One owner write: entries, and an ending or none. Repeated byte for byte when its outcome is unknown.
+
+    ``owner_writes`` is the count before this write. ``planned_from`` is the ``last_seq`` that an ending was planned
+    from; suspend and complete are ``stale`` when the session has moved on.
+    """
+
+    lease: Lease
+    owner_writes: int
+    entries: tuple[NewEntry, ...]
+    ending: Outcome | None = None
+    planned_from: Seq = Seq(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What came of a ``Write``. Ours are the last ``len(entries)`` (plus the ending's own) up to ``last_seq``; a gap
+    before them is what clients wrote. ``status`` is the session's afterwards."""
+
+    answer: Answer
+    last_seq: Seq = Seq(0)
+    status: Status | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A row of the view ``worker_list``."""
+
+    id: WorkerId
+    name: str
+    host: str
+    pid: int
+    version: str
+    agents: tuple[str, ...]
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+    state: str
+    started_at: datetime
+    renewed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """Sessions of one agent in one queue that are due and wait for a worker; the oldest since ``oldest_seconds``."""
+
+    queue: str
+    agent: str
+    waiting: int
+    oldest_seconds: float
