@@ -7,18 +7,20 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Proxy:
-    """``deaf``: what the server says is thrown away. ``cut`` ends all connections without a word."""
+    """``deaf``: what the server says is thrown away; from the request on that holds ``deaf_after``, if that is set.
+    ``cut`` ends all connections without a word."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
         self._writers: set[asyncio.StreamWriter] = set()
         self.url = ""
         self.deaf = False
+        self.deaf_after: bytes | None = None
 
     async def cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
-        self.deaf = False
+        self.deaf, self.deaf_after = False, None
 
     async def serve(self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await self._reach()
@@ -37,6 +39,8 @@ class Proxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
+                if not answers and self.deaf_after is not None and self.deaf_after in data:
+                    self.deaf = True
                 if not (answers and self.deaf):
                     writer.write(data)
         writer.transport.abort()

@@ -1,0 +1,214 @@
+"""Transactional tools: rows and result together, exactly once, or not at all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import asyncpg
+import pytest
+
+from agentrt.core.errors import DatabaseUnavailable
+from agentrt.ports import Answer, ToolTransactionBroken, ToolTransactionConflict
+from agentrt.postgres.pool import DatabaseOptions
+from tests.postgres.owner import Held, HireOwner, Owner, answer, hiring, result
+from tests.postgres.proxy import proxied
+from tests.postgres.stage import Stage
+
+Connect = Callable[[], Awaitable[asyncpg.Connection]]
+
+
+@pytest.fixture
+async def calling(hire: HireOwner, stage: Stage) -> tuple[Owner, Held]:
+    """A worker that holds a session with one open call, and a table for the tool."""
+    await stage.connection.execute("create table report (line text)")
+    await stage.create()
+    owner = await hire()
+    held = await owner.take()
+    await owner.append(held, answer("hm", "write"))
+    return owner, held
+
+
+async def lines(connection: asyncpg.Connection) -> list[str]:
+    return [row[0] for row in await connection.fetch("select line from report order by line")]
+
+
+async def test_what_a_tool_wrote_commits_together_with_its_result(calling: tuple[Owner, Held], stage: Stage) -> None:
+    owner, held = calling
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        connection = await transaction.connection()
+        await connection.execute("insert into report values ('a')")
+        async with connection.transaction():  # a savepoint
+            await connection.execute("insert into report values ('b')")
+        assert await lines(stage.connection) == []
+        written = await transaction.commit(held.write(result()))
+
+    assert (written.answer, written.last_seq) == (Answer.WRITTEN, 5)
+    assert await lines(stage.connection) == ["a", "b"]
+    transactions = await stage.connection.fetch(
+        "select xmin from report where line = 'a' union select xmin from agentrt.journal where type = 'tool_result'"
+    )
+    assert len(transactions) == 1
+
+
+async def test_a_tool_that_never_used_the_connection_commits_its_result_all_the_same(
+    calling: tuple[Owner, Held], stage: Stage
+) -> None:
+    owner, held = calling
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        assert (await transaction.commit(held.write(result()))).answer is Answer.WRITTEN
+    assert (await stage.types(held.id))[-1] == "tool_result"
+
+
+async def test_a_tool_that_raises_leaves_nothing(calling: tuple[Owner, Held], stage: Stage) -> None:
+    owner, held = calling
+
+    async def run() -> None:
+        async with owner.store.tool_transaction(owner.id) as transaction:
+            await (await transaction.connection()).execute("insert into report values ('a')")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run()
+    assert await lines(stage.connection) == []
+    async with owner.store.tool_transaction(owner.id) as transaction:  # the same connection, as new
+        await (await transaction.connection()).execute("insert into report values ('b')")
+        await transaction.rollback()
+    assert await lines(stage.connection) == []
+    assert len(await stage.entries(held.id)) == 4
+
+
+async def test_a_worker_that_lost_the_session_loses_what_its_tool_wrote(
+    calling: tuple[Owner, Held], stage: Stage
+) -> None:
+    owner, held = calling
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        await (await transaction.connection()).execute("insert into report values ('a')")
+        await stage.cancel(held.id)
+        assert (await transaction.commit(held.write(result()))).answer is Answer.LOST
+    assert await lines(stage.connection) == []
+
+
+async def test_a_tool_that_is_run_again_after_a_commit_that_nobody_heard_has_written_once(
+    calling: tuple[Owner, Held], stage: Stage, database_url: str
+) -> None:
+    owner, held = calling
+
+    async def run(owner: Owner) -> Answer:
+        async with owner.store.tool_transaction(owner.id) as transaction:
+            await (await transaction.connection()).execute("insert into report values ('a')")
+            return (await transaction.commit(held.write(result()))).answer
+
+    async with proxied(database_url) as proxy, hiring(DatabaseOptions(url=proxy.url)) as hire_behind:
+        behind = replace(await hire_behind(), info=owner.info)
+        proxy.deaf_after = b"COMMIT;"
+        running = asyncio.create_task(run(behind))
+        while not await owner.store.wrote(held.id, "w:result:000004001"):
+            pass
+        await proxy.cut()
+        with pytest.raises(DatabaseUnavailable):
+            await running
+
+        assert await run(behind) is Answer.ALREADY
+
+    assert await lines(stage.connection) == ["a"]
+    assert (await stage.types(held.id))[4:] == ["tool_result"]
+
+
+@pytest.mark.parametrize("statement", ["commit", "rollback", "commit; begin", "rollback; begin; select 1"])
+async def test_a_tool_that_ends_the_transaction_itself_is_told(
+    calling: tuple[Owner, Held], stage: Stage, statement: str
+) -> None:
+    owner, held = calling
+
+    async def run() -> None:
+        async with owner.store.tool_transaction(owner.id) as transaction:
+            connection = await transaction.connection()
+            await connection.execute("insert into report values ('a')")
+            await connection.execute(statement)
+            await transaction.commit(held.write(result()))
+
+    with pytest.raises(ToolTransactionBroken, match="savepoints"):
+        await run()
+    assert len(await stage.entries(held.id)) == 4
+
+
+async def test_a_tool_that_swallows_a_failed_statement_is_told(calling: tuple[Owner, Held], stage: Stage) -> None:
+    owner, held = calling
+
+    async def run() -> None:
+        async with owner.store.tool_transaction(owner.id) as transaction:
+            connection = await transaction.connection()
+            with pytest.raises(asyncpg.UndefinedTableError):
+                await connection.execute("insert into nothing values (1)")
+            await transaction.commit(held.write(result()))
+
+    with pytest.raises(ToolTransactionBroken, match="savepoint"):
+        await run()
+    assert len(await stage.entries(held.id)) == 4
+
+
+async def test_a_deadlock_between_two_tools_is_a_conflict_and_the_tool_can_run_again(
+    calling: tuple[Owner, Held], stage: Stage, connect: Connect
+) -> None:
+    owner, held = calling
+    await stage.connection.execute("insert into report values ('a'), ('b')")
+    other = await connect()
+    await other.execute("set deadlock_timeout = '10s'")  # the tool's side finds it
+    blocking = other.transaction()
+    await blocking.start()
+    await other.execute("update report set line = line where line = 'b'")
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        connection = await transaction.connection()
+        await connection.execute("set local deadlock_timeout = '10ms'")
+        await connection.execute("update report set line = line where line = 'a'")
+        waiting = asyncio.create_task(other.execute("update report set line = line where line = 'a'"))
+        with pytest.raises(asyncpg.DeadlockDetectedError) as caught:
+            await connection.execute("update report set line = line where line = 'b'")
+        assert transaction.is_conflict(caught.value)
+        assert not transaction.is_conflict(ValueError())
+        await transaction.rollback()
+    await waiting
+    await blocking.rollback()
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        await (await transaction.connection()).execute("update report set line = 'c' where line = 'b'")
+        assert (await transaction.commit(held.write(result()))).answer is Answer.WRITTEN
+
+
+async def test_a_session_that_a_client_holds_too_long_is_a_conflict(
+    stage: Stage, connect: Connect, database_url: str
+) -> None:
+    await stage.create()
+    client = Stage(await connect())
+    async with hiring(DatabaseOptions(url=database_url, lock_seconds=0.1)) as hire_hasty:
+        owner = await hire_hasty()
+        held = await owner.take()
+        async with client.connection.transaction():
+            await client.send(held.id)
+            with pytest.raises(ToolTransactionConflict):
+                async with owner.store.tool_transaction(owner.id) as transaction:
+                    await transaction.commit(held.write(result()))
+        async with owner.store.tool_transaction(owner.id) as transaction:
+            assert (await transaction.commit(held.write(result()))).answer is Answer.WRITTEN
+
+
+async def test_the_session_row_is_free_while_a_tool_works(calling: tuple[Owner, Held], stage: Stage) -> None:
+    owner, held = calling
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        await (await transaction.connection()).execute("insert into report values ('a')")
+        async with asyncio.timeout(1):
+            await stage.send(held.id)
+            await owner.renew()
+
+
+async def test_a_tool_waits_for_a_free_connection(stage: Stage, database_url: str) -> None:
+    await stage.create()
+    options = DatabaseOptions(url=database_url, transactional_connections=1, transactional_seconds=0.1)
+    async with hiring(options) as hire_narrow:
+        owner = await hire_narrow()
+        async with owner.store.tool_transaction(owner.id) as first:
+            await first.connection()
+            with pytest.raises(DatabaseUnavailable):
+                async with owner.store.tool_transaction(owner.id) as second:
+                    await second.connection()
+        async with owner.store.tool_transaction(owner.id) as third:
+            assert await (await third.connection()).fetchval("select 1") == 1
