@@ -31,6 +31,7 @@ from agentrt.core.transcript import Transcript, fold
 from agentrt.ports import Answer, EventSink, ModelFactory, NewEntry, SessionStore, Written
 from agentrt.settings import Settings
 from agentrt.worker.committer import Committer
+from agentrt.worker.gates import ModelGates
 from agentrt.worker.holding import Holding
 from agentrt.worker.threads import ToolThreads
 
@@ -54,6 +55,7 @@ class RunnerDeps:
     settings: Settings
     worker_id: WorkerId
     threads: ToolThreads = field(default_factory=ToolThreads)
+    gates: ModelGates = field(default_factory=ModelGates)
     agent_unavailable: Callable[[str, str], None] = _nobody
     secrets: tuple[str, ...] = ()
     """Texts that no error message may carry, such as the password of the database."""

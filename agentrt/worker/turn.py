@@ -121,6 +121,12 @@ class _Turn:
             ),
             limits=limits,
         )
+        gates, at_once = self.activation.deps.gates, settings.model_concurrency
+        async with gates.passing(self.model.identity.provider, at_once=at_once):
+            return await self._call(request)
+
+    async def _call(self, request: ModelRequest) -> ModelAnswer:
+        limits = request.limits
         timer = asyncio.timeout(limits.call_seconds + _BACKSTOP_SECONDS)
         try:
             async with timer:

@@ -7,50 +7,16 @@ from typing import Any
 import pytest
 
 from agentrt.agents import Agent, tool
-from agentrt.core import events
 from agentrt.core.content import Text, Thinking
-from agentrt.core.errors import ConfigurationError
 from agentrt.core.journal import AssistantMessage, ModelRetried, StopReason, Usage
 from agentrt.core.messages import ModelOutput
-from agentrt.ports import ModelError, ModelErrorClass
 from agentrt.settings import Settings
-from agentrt.testing import Call, Conversation, LocalWorker, Reply, ScriptedModel, local_worker
+from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
 from agentrt.worker import turn
+from tests.worker.models import at_once, failing, suspension, transient
 from tests.worker.scenes import found, head, results, types
 
 pytestmark = pytest.mark.one_server
-
-TRANSIENT = ModelErrorClass.TRANSIENT
-
-
-def failing(*replies: Any) -> ScriptedModel:
-    """A model that gives these replies, or raises them, one for each request, and then says ok."""
-    left = list(replies)
-
-    def script(conversation: Conversation):
-        reply = left.pop(0) if left else "ok"
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    return ScriptedModel(script)
-
-
-def transient(**more: Any) -> ModelError:
-    return ModelError(TRANSIENT, "503 try later", **more)
-
-
-async def suspension(worker: LocalWorker, session_id: Any) -> tuple[str, str]:
-    session = await head(worker, session_id)
-    assert session.suspension is not None, session.status
-    return session.suspension["reason"], session.suspension["message"]
-
-
-def at_once(worker: LocalWorker) -> LocalWorker:
-    """The dice always show zero: no back-off of our own takes any time."""
-    worker.deps = replace(worker.deps, random=lambda: 0.0)
-    return worker
-
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
@@ -264,107 +230,3 @@ async def test_a_call_that_outlasts_its_models_own_limits_is_given_up(database_u
         assert retried.error_class == "transient"
         assert "longer than 0.1 seconds" in retried.message
         assert (await head(worker, session_id)).outcome == {"text": "ok"}
-
-
-# --- other errors -----------------------------------------------------------------------------------------------------
-
-
-async def test_the_same_rejected_request_is_never_sent_twice(database_url):
-    """F10: slot free, the provider's words, no loop."""
-    requests = []
-
-    def script(conversation: Conversation):
-        requests.append(conversation.messages)
-        raise ModelError(ModelErrorClass.REJECTED, "400: tools.0 is wrong", status=400)
-
-    async with local_worker(database_url, Agent("a", model=ScriptedModel(script))) as worker:
-        session_id = await worker.ask("a", "begin")
-        assert len(requests) == 1
-        reason, message = await suspension(worker, session_id)
-        assert reason == "blocked"
-        assert "400: tools.0 is wrong" in message
-        assert await worker.run() == 0
-
-
-async def test_a_rejected_request_with_thinking_is_tried_once_without(database_url):
-    """F10: one changed try."""
-    requests = []
-
-    def script(conversation: Conversation):
-        if conversation.turn == 0:
-            return Reply(text="hello", thinking="hm", provider={"signature": "s"})
-        requests.append(conversation.messages)
-        raise ModelError(ModelErrorClass.REJECTED, "400: bad signature")
-
-    async with local_worker(database_url, Agent("a", model=ScriptedModel(script))) as worker:
-        session_id = await worker.ask("a", "one")
-        await worker.client.send(session_id, "two")
-        await worker.run()
-        assert len(requests) == 2
-        first, second = (next(m for m in request if isinstance(m, ModelOutput)) for request in requests)
-        assert (Thinking("hm") in first.content, first.provider is None) == (True, False)
-        assert (Thinking("hm") in second.content, second.provider is None) == (False, True)
-        assert (await suspension(worker, session_id))[0] == "blocked"
-
-
-async def test_no_quota_blocks_at_once(database_url):
-    """F31."""
-    model = failing(ModelError(ModelErrorClass.QUOTA, "insufficient_quota"))
-    async with local_worker(database_url, Agent("a", model=model)) as worker:
-        session_id = await worker.ask("a", "begin")
-        reason, message = await suspension(worker, session_id)
-        assert (reason, "insufficient_quota" in message) == ("blocked", True)
-        assert await found(worker, session_id, ModelRetried) == []
-        await worker.client.resume(session_id)
-        await worker.run()
-        assert (await head(worker, session_id)).outcome == {"text": "ok"}
-
-
-@pytest.mark.parametrize("where", ["error of the call", "raised by the call", "no such model"])
-async def test_a_model_that_cannot_be_used_here_gives_the_session_back_uncharged(database_url, where):
-    """F30: the worker is told not to offer the agent for a while; nothing fails."""
-    errors = {
-        "error of the call": ModelError(ModelErrorClass.CONFIGURATION, "401 Bearer abcdef0123456789"),
-        "raised by the call": ConfigurationError("no key Bearer abcdef0123456789"),
-    }
-    model: Any = failing(errors[where]) if where in errors else "nobody:Bearer-abcdef0123456789"
-    heard: list[tuple[str, str]] = []
-    async with local_worker(database_url, Agent("a", model=model)) as worker:
-        worker.deps = replace(worker.deps, agent_unavailable=lambda agent, error: heard.append((agent, error)))
-        session_id = await worker.client.create("a", "begin")
-        [holding] = await worker.claim()
-        await worker.run_one(holding)
-        session = await head(worker, session_id)
-        assert (session.status, session.attempt) == ("queued", 1)
-        [(agent, error)] = heard
-        assert agent == "a"
-        if where in errors:
-            assert "abcdef0123456789" not in error
-            assert "abcdef0123456789" not in repr(await types(worker, session_id))
-
-
-async def test_events_tell_turns_and_retries_without_contents(database_url):
-    model = failing(transient(), Reply(text="secret words", usage=Usage(3, 2)))
-    async with local_worker(database_url, Agent("a", model=model)) as worker:
-        await at_once(worker).ask("a", "begin")
-        [retried] = [event for event in worker.events if isinstance(event, events.ModelRetried)]
-        [finished] = [event for event in worker.events if isinstance(event, events.TurnFinished)]
-        assert (retried.error_class, retried.model) == ("transient", "scripted:scripted")
-        assert (finished.model, finished.input_tokens, finished.stop_reason) == ("scripted:scripted", 3, "stop")
-        assert "secret words" not in repr(worker.events)
-
-
-# --- overrides --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("allowed", "text"), [(["model", "instructions"], "B: be brief"), ([], "A: be kind")])
-async def test_a_session_overrides_model_and_instructions_only_where_the_agent_names_them(database_url, allowed, text):
-    def named(name: str) -> ScriptedModel:
-        return ScriptedModel(lambda conversation: f"{name}: {conversation.request.instructions}")
-
-    agent = Agent("a", model="x:a", instructions="be kind", allow_overrides=allowed)
-    models: Any = {"x:a": named("A"), "x:b": named("B")}
-    async with local_worker(database_url, agent, models=models) as worker:
-        session_id = await worker.client.create("a", "begin", config={"model": "x:b", "instructions": "be brief"})
-        await worker.run()
-        assert (await head(worker, session_id)).outcome == {"text": text}
