@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -55,12 +55,12 @@ class ToolConnections:
             return await self._pool.acquire(timeout=self._options.transactional_seconds)
 
     async def release(self, connection: Connection, *, broken: bool) -> None:
-        """Give a connection back; a broken one is cut."""
+        """Give a connection back; a broken one is cut. What the tool did is settled by now, so nothing is raised."""
         if self._pool is None:
             return
-        if broken:
-            connection.terminate()
-        with translated(self._options.url):
+        with suppress(*CONNECTION_ERRORS):  # also when the pool itself took back a connection that had died
+            if broken:
+                connection.terminate()
             await self._pool.release(connection, timeout=5)
 
     async def _open(self) -> asyncpg.Pool[asyncpg.Record]:
