@@ -64,6 +64,13 @@ def test_a_missing_database_url_is_named(command):
     assert_one_sentence(run(*command), code=2, names=("AGENTRT_DATABASE_URL is not set",))
 
 
+def test_a_misspelt_variable_is_named_beside_the_setting_that_is_missing():
+    ran = run("sessions", "list", databse_url="postgresql://h/db")
+    assert ran.code == 2
+    assert "AGENTRT_DATABASE_URL is not set" in ran.err
+    assert "AGENTRT_DATABSE_URL is no setting" in ran.err
+
+
 def test_a_lease_that_is_too_short_is_refused_before_anything_is_done():
     assert_one_sentence(run("worker", lease_seconds="5"), code=2, names=("AGENTRT_LEASE_SECONDS=5", "9"))
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import typer
 
+from agentrt.cli.output import printable
 from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgument, SchemaMismatch
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
@@ -23,6 +24,7 @@ def border(command: Callable[[], Any]) -> NoReturn:
         command()
     except AgentrtError as error:
         complain(str(error))
+        _hint(error)
         sys.exit(_code(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -50,15 +52,24 @@ def _code(error: AgentrtError) -> int:
             return FAILED
 
 
+def _hint(error: AgentrtError) -> None:
+    """A variable that nobody reads may be the reason why a setting is missing."""
+    if isinstance(error, ConfigurationError):
+        from agentrt.settings import unknown_variables
+
+        for warning in unknown_variables():
+            warn(warning)
+
+
 def complain(text: str) -> None:
     """Say on standard error what is wrong."""
     for line in text.splitlines() or [""]:
-        typer.echo(f"{typer.style('error:', fg='red', bold=True)} {line}", err=True)
+        typer.echo(f"{typer.style('error:', fg='red', bold=True)} {printable(line)}", err=True)
 
 
 def warn(text: str) -> None:
     """Say on standard error what may be wrong."""
-    typer.echo(f"{typer.style('warning:', fg='yellow', bold=True)} {text}", err=True)
+    typer.echo(f"{typer.style('warning:', fg='yellow', bold=True)} {printable(text)}", err=True)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
