@@ -122,15 +122,20 @@ async def test_no_secret_gets_out_through_a_models_error(database_url):
 
 
 async def test_no_more_calls_than_allowed_are_made_to_a_provider_at_once(database_url):
-    now = {"calls": 0, "most": 0}
+    at_once: list[int] = []
+    calls = 0
 
     async def script(conversation: Conversation):
-        now["calls"] += 1
-        now["most"] = max(now.values())
-        for _ in range(20):
+        nonlocal calls
+        calls += 1
+        at_once.append(calls)
+        while len(at_once) < 3 and len(waiting()) < 4:  # the first two stay until all others stand at the gate
             await asyncio.sleep(0)
-        now["calls"] -= 1
+        calls -= 1
         return "ok"
+
+    def waiting() -> Any:
+        return worker.deps.gates._gates["scripted"]._waiters or ()
 
     settings = Settings(database_url=database_url, model_concurrency=2)
     async with local_worker(database_url, Agent("a", model=ScriptedModel(script)), settings=settings) as worker:
@@ -138,7 +143,7 @@ async def test_no_more_calls_than_allowed_are_made_to_a_provider_at_once(databas
             await worker.client.create("a", "begin")
         holdings = await worker.claim(6)
         await asyncio.gather(*map(worker.run_one, holdings))
-        assert (len(holdings), now["most"]) == (6, 2)
+        assert (len(at_once), max(at_once)) == (6, 2)
 
 
 # --- overrides --------------------------------------------------------------------------------------------------------
