@@ -65,7 +65,9 @@ class Reconciler:
         granted = {grant.session_id: grant for grant in renewal.grants}
         for session_id, token in held.items():
             holding = self._holdings.get(session_id)
-            if holding is not None and holding.lease.fencing_token == token and not holding.lost:
+            if holding is None or holding.lost or holding.ended:  # ended: its task has not left the slot yet
+                continue
+            if holding.lease.fencing_token == token:
                 self._compare(holding, granted.get(session_id))
         before, self._strays = self._strays, {}
         for grant in renewal.grants:
@@ -149,7 +151,7 @@ class Reconciler:
         except DatabaseUnavailable:
             return  # the next renewal tells
         holding = self._holdings.get(session_id)
-        if holding is None or self._committer.ending(holding):
+        if holding is None or holding.ended or self._committer.ending(holding):
             return
         if head is None or head.fencing_token > holding.lease.fencing_token:
             status = "deleted" if head is None else f"{head.status} now"

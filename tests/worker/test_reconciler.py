@@ -118,6 +118,19 @@ async def test_our_own_ending_that_the_renewal_sees_first_is_not_taken_for_a_los
     assert holding.ended
 
 
+async def test_a_session_that_ended_and_is_still_in_its_slot_is_not_taken_for_a_loss(ground: Ground) -> None:
+    await ground.create()
+    async with Fleet(ground) as fleet:
+        await fleet.claimer.claim_once(1)
+        [holding] = fleet.holdings
+        await fleet.committer.end(holding, Released("drain"))
+        await fleet.renew()
+        fleet.reconciler.control([holding.session.id])
+        await asyncio.sleep(0)
+        await fleet.renew()
+    assert (holding.ended, holding.lost) == (True, False)
+
+
 async def test_entries_that_clients_wrote_are_seen_with_the_next_renewal(ground: Ground) -> None:
     await ground.create()
     async with Fleet(ground) as fleet:
