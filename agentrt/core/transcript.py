@@ -165,6 +165,8 @@ def _take(found: _Found, entry: Entry) -> None:
         case AssistantMessage() as answer:
             _spend(found, answer.usage, answer.cost)
             _take_answer(found, entry.seq, answer)
+        case ToolResult() | ToolStarted():
+            _take_of_call(found, entry)
         case UserMessage() as message:
             _take_user(found, entry.seq, message)
         case MessageQueued():

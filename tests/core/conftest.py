@@ -1,10 +1,10 @@
-"""How many examples a property gets, by HYPOTHESIS_PROFILE; those marked ``many`` get ten times as many."""
+"""How many examples a property gets, by HYPOTHESIS_PROFILE; those marked ``many`` get twenty times as many."""
 
 import os
 
 from hypothesis import HealthCheck, settings
 
-for name, examples in {"quick": 50, "ci": 200, "soak": 5_000}.items():
+for name, examples in {"quick": 30, "ci": 100, "soak": 2_500}.items():
     settings.register_profile(
         name,
         max_examples=examples,

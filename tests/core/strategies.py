@@ -28,7 +28,7 @@ from agentrt.core.session import CallId, Seq
 from tests.core.simulation import Tape, World, tell
 
 assert settings.default is not None
-many = settings(max_examples=10 * settings.default.max_examples)
+many = settings(max_examples=20 * settings.default.max_examples)
 """For the two properties that hold everything together."""
 
 tapes = st.binary(min_size=20, max_size=100)

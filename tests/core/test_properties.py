@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from agentrt.core.budget import Limits
@@ -223,6 +224,7 @@ PROMISES: tuple[Any, ...] = (
 )
 
 
+@pytest.mark.timeout(300)
 @many
 @given(stories)
 def test_a_story_keeps_every_promise_at_once(story: World) -> None:
@@ -234,6 +236,7 @@ def test_a_story_keeps_every_promise_at_once(story: World) -> None:
 # --- any journal ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(300)
 @many
 @given(unlawful_journals())
 def test_nothing_raises_and_every_view_is_valid_whatever_the_journal_holds(entries: list[Entry]) -> None:
