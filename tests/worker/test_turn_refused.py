@@ -1,6 +1,8 @@
 """Model calls that are refused on the real store: rejected, no quota, no key; and what a session may override."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from agentrt.core.messages import ModelOutput
 from agentrt.ports import ModelError, ModelErrorClass
 from agentrt.settings import Settings
 from agentrt.testing import Conversation, Reply, ScriptedModel, local_worker
+from agentrt.worker.gates import ModelGates
 from tests.worker.models import at_once, failing, suspension, transient
 from tests.worker.scenes import found, head, types
 
@@ -122,6 +125,18 @@ async def test_no_secret_gets_out_through_a_models_error(database_url):
 
 
 async def test_no_more_calls_than_allowed_are_made_to_a_provider_at_once(database_url):
+    arrived: list[str] = []
+    all_there = asyncio.Event()
+
+    class Counted(ModelGates):
+        @asynccontextmanager
+        async def passing(self, provider: str, *, at_once: int) -> AsyncIterator[None]:
+            arrived.append(provider)
+            if len(arrived) == 6:
+                all_there.set()
+            async with super().passing(provider, at_once=at_once):
+                yield
+
     at_once: list[int] = []
     calls = 0
 
@@ -129,16 +144,14 @@ async def test_no_more_calls_than_allowed_are_made_to_a_provider_at_once(databas
         nonlocal calls
         calls += 1
         at_once.append(calls)
-        while len(at_once) < 3 and len(waiting()) < 4:  # the first two stay until all others stand at the gate
-            await asyncio.sleep(0)
+        await all_there.wait()
+        await asyncio.sleep(0)
         calls -= 1
         return "ok"
 
-    def waiting() -> Any:
-        return worker.deps.gates._gates["scripted"]._waiters or ()
-
     settings = Settings(database_url=database_url, model_concurrency=2)
     async with local_worker(database_url, Agent("a", model=ScriptedModel(script)), settings=settings) as worker:
+        worker.deps = replace(worker.deps, gates=Counted())
         for _ in range(6):
             await worker.client.create("a", "begin")
         holdings = await worker.claim(6)
