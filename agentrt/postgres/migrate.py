@@ -29,6 +29,7 @@ from agentrt.postgres.pool import DatabaseOptions, Role, close, connect
 _LOCK = 0x61676E7472740001  # "agntrt": one migration at a time, per database
 _LOCK_SECONDS = 2.0
 _LOCK_TRIES = 30
+_PAUSE_SECONDS = (0.2, 1.0)
 _STATEMENT_SECONDS = 3600.0
 
 
@@ -172,7 +173,7 @@ async def _with_lock_tries(step: Callable[[], Awaitable[object]], what: str) -> 
         try:
             await step()
         except asyncpg.LockNotAvailableError:
-            await asyncio.sleep(random.uniform(0.2, 1.0))  # noqa: S311 - spreads retries, no secret
+            await asyncio.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 - spreads retries, no secret
         else:
             return
     raise DatabaseUnavailable(
