@@ -50,7 +50,9 @@ async def _run(holding: Holding, deps: RunnerDeps) -> None:
     agent = deps.registry.agents.get(holding.session.agent)
     deps.events(events.SessionClaimed(**event_keys(holding)))
     if agent is None:
-        await _end_unplanned(holding, deps, Released(f"this worker has no agent {holding.session.agent!r}"))
+        await _end_unplanned(
+            holding, deps, Released(f"no such agent: this worker does not know {holding.session.agent!r}")
+        )
         return
     activation = Activation(holding, deps, agent)
     await activation.catch_up()
@@ -166,7 +168,8 @@ def _tell_end(holding: Holding, deps: RunnerDeps, outcome: Outcome) -> None:
         case Suspended():
             deps.events(events.SessionSuspended(**keys, reason=str(outcome.reason)))
         case Released():
-            deps.events(events.SessionReleased(**keys, reason=outcome.reason))
+            kind = outcome.reason.partition(":")[0]  # a metric's label: what follows is for people
+            deps.events(events.SessionReleased(**keys, reason=kind))
         case Crashed():
             deps.events(events.SessionReleased(**keys, reason="crash"))
         case _:

@@ -95,6 +95,8 @@ async def test_a_model_that_cannot_be_used_here_gives_the_session_back_uncharged
         assert (session.status, session.attempt) == ("queued", 1)
         [(agent, error)] = heard
         assert agent == "a"
+        [released] = [event for event in worker.events if isinstance(event, events.SessionReleased)]
+        assert released.reason == "model unavailable"
         if where in errors:
             assert "abcdef0123456789" not in error
             assert "abcdef0123456789" not in repr(await types(worker, session_id))
