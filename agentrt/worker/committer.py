@@ -182,7 +182,7 @@ class Committer:
         line = self._line(holding)
         line.waiting.append(asked)
         self._offer(line)
-        result = await asyncio.shield(asked.result)
+        result = await asked.result  # a cancelled caller takes its future along, not the write
         if isinstance(result, Exception):
             raise result
         return result

@@ -1,72 +1,17 @@
 """The group commit: one statement for all, repeated when its outcome is unknown, and true to its callers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
 
 import asyncpg
 import pytest
 
-from agentrt.core.errors import DatabaseUnavailable, LeaseLost
+from agentrt.core.errors import LeaseLost
 from agentrt.core.events import CommitFailed, CommitFinished
 from agentrt.core.journal import AssistantMessage
-from agentrt.core.session import Completed, Released, Seq, Status, WorkerId
-from agentrt.ports import Answer, NewEntry, SessionStore, ToolTransactionConflict, UnstorableBatch, Write, Written
-from agentrt.worker.committer import Committer
+from agentrt.core.session import Completed, Released, Seq, Status
+from agentrt.ports import Answer, NewEntry, UnstorableBatch, Written
+from tests.worker.commits import committing
 from tests.worker.ownership import OFFER, Ground, result
-
-Calls = list[tuple[str, tuple[Write, ...], bool]]
-
-
-class Watched:
-    """The real store; remembers its calls, and may hold them up, or lose their answers before or after the commit."""
-
-    def __init__(self, store: SessionStore, changed: Callable[[], None]) -> None:
-        self.store = store
-        self.changed = changed
-        self.calls: Calls = []
-        self.before = 0
-        self.after = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.arrived = asyncio.Event()
-
-    async def append(self, worker_id: WorkerId, writes: Sequence[Write], *, side: bool = False) -> Sequence[Written]:
-        return await self._call("append", self.store.append, worker_id, writes, side)
-
-    async def end(self, worker_id: WorkerId, writes: Sequence[Write], *, side: bool = False) -> Sequence[Written]:
-        return await self._call("end", self.store.end, worker_id, writes, side)
-
-    async def _call(
-        self, name: str, function: Any, worker_id: WorkerId, writes: Sequence[Write], side: bool
-    ) -> Sequence[Written]:
-        self.calls.append((name, tuple(writes), side))
-        self.arrived.set()
-        self.changed()
-        await self.gate.wait()
-        if self.before:
-            self.before -= 1
-            raise DatabaseUnavailable("the connection broke before the commit")
-        answers: Sequence[Written] = await function(worker_id, writes, side=side)
-        if self.after:
-            self.after -= 1
-            raise DatabaseUnavailable("the connection broke after the commit")
-        return answers
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-
-@asynccontextmanager
-async def committing(ground: Ground) -> AsyncIterator[tuple[Committer, Watched]]:
-    watched = Watched(ground.store, ground.heard.changed)
-    committer = Committer(watched, ground.worker.id, emit=ground.heard)
-    task = asyncio.create_task(committer.run())
-    await asyncio.sleep(0)
-    yield committer, watched
-    task.cancel()
-    await asyncio.wait({task})
 
 
 async def test_a_write_alone_is_sent_at_once_and_those_that_come_meanwhile_go_together(ground: Ground) -> None:
@@ -269,6 +214,26 @@ async def test_a_row_that_a_client_holds_up_keeps_nobody_waiting_and_goes_alone_
     assert await ground.results(held.session.id) == ["0", "1"]
 
 
+async def test_a_write_with_an_unknown_outcome_stays_as_it_is_while_its_row_is_locked(ground: Ground) -> None:
+    """Case 31."""
+    [holding] = await ground.hold()
+    client = await asyncpg.connect(ground.url)
+    async with committing(ground) as (committer, store):
+        store.after = 1
+        first = asyncio.create_task(committer.append(holding, [result("first", call_id="1")]))
+        await ground.heard.wait_for(CommitFailed)
+        open_transaction = client.transaction()
+        await open_transaction.start()
+        await client.execute("select agentrt.send_message($1, 'wait')", holding.session.id)
+        second = asyncio.create_task(committer.append(holding, [result("second", call_id="2")]))
+        await ground.heard.until(lambda: store.calls[-1][2])
+        await open_transaction.commit()
+        written = await asyncio.gather(first, second)
+    await client.close()
+    assert [one.answer for one in written] == [Answer.ALREADY, Answer.WRITTEN]
+    assert await ground.results(holding.session.id) == ["first", "second"]
+
+
 async def test_only_the_session_whose_entry_cannot_be_stored_is_told(ground: Ground) -> None:
     """Case 82."""
     holdings = await ground.hold(4)
@@ -316,68 +281,3 @@ async def test_what_is_asked_when_the_worker_has_stopped_is_refused(ground: Grou
         await append
     with pytest.raises(LeaseLost):
         await committer.append(holding, [result()])
-
-
-# --- transactional tools --------------------------------------------------------------------------------------------
-
-
-class LosesItsAnswer:
-    """A tool's transaction whose commit reaches the database, or not, and is not answered."""
-
-    def __init__(self, transaction: Any, *, committed: bool) -> None:
-        self.transaction = transaction
-        self.committed = committed
-
-    async def connection(self) -> Any:
-        return await self.transaction.connection()
-
-    async def commit(self, write: Write) -> Written:
-        if self.committed:
-            await self.transaction.commit(write)
-        else:
-            await self.transaction.rollback()
-        raise DatabaseUnavailable("no answer")
-
-    async def rollback(self) -> None:
-        await self.transaction.rollback()
-
-    def is_conflict(self, error: BaseException) -> bool:
-        return bool(self.transaction.is_conflict(error))
-
-
-@pytest.mark.parametrize("committed", [True, False])
-async def test_a_tools_commit_without_an_answer_is_settled_for_good(ground: Ground, committed: bool) -> None:
-    """Case 31."""
-    await ground.connection.execute("create table report (line text)")
-    [holding] = await ground.hold()
-    async with committing(ground) as (committer, _):
-        async with ground.store.tool_transaction(ground.worker.id) as transaction:
-            connection = await transaction.connection()
-            await connection.execute("insert into report values ('once')")
-            lossy = LosesItsAnswer(transaction, committed=committed)
-            commit = committer.append_in(holding, lossy, entries=[result("row written")])
-            if committed:
-                assert (await commit).answer is Answer.ALREADY
-            else:
-                with pytest.raises(ToolTransactionConflict):
-                    await commit
-        written = await committer.append(holding, [result("next", call_id="2")])
-    assert written.answer is Answer.WRITTEN
-    texts = await ground.results(holding.session.id)
-    assert texts == (["row written", "next"] if committed else ["next"])
-    assert await ground.connection.fetchval("select count(*) from report") == int(committed)
-    assert (await ground.row(holding.session.id))["owner_writes"] == holding.owner_writes == 2
-
-
-async def test_a_tools_commit_and_appends_of_the_same_session_do_not_take_each_others_number(ground: Ground) -> None:
-    [holding] = await ground.hold()
-    async with committing(ground) as (committer, _), ground.store.tool_transaction(ground.worker.id) as transaction:
-        await (await transaction.connection()).execute("select 1")
-        written = await asyncio.gather(
-            committer.append(holding, [result("0", call_id="0")]),
-            committer.append_in(holding, transaction, entries=[result("tool", call_id="t")]),
-            committer.append(holding, [result("1", call_id="1")]),
-        )
-    assert [one.answer for one in written] == [Answer.WRITTEN] * 3
-    assert sorted(await ground.results(holding.session.id)) == ["0", "1", "tool"]
-    assert (await ground.row(holding.session.id))["owner_writes"] == holding.owner_writes

@@ -260,6 +260,7 @@ async def test_the_database_goes_away_and_comes_back(ground: Ground) -> None:
         await admin.execute(f"alter database {database} allow_connections true")
         await ground.heard.wait_for(SessionEnded)
     await admin.close()
+    assert [event.reason for event in ground.heard.of(SessionReleased)] == ["fenced"], "with the first renewal"
     row = await ground.row(session_id)
     assert (row["status"], row["attempt"], row["takeovers"]) == ("completed", 1, 0)
     types = await _types(ground, session_id)

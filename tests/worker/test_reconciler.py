@@ -38,6 +38,7 @@ async def test_a_claim_that_is_still_on_its_way_is_not_given_back_however_often_
         await ground.heard.until(lambda: store.answers)
         for _ in range(3):
             await fleet.renew()
+            assert not fleet.reconciler._returning
         store.gate.set()
         assert await claim == 1
         await fleet.renew()
