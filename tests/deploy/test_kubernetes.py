@@ -12,7 +12,7 @@ import yaml
 
 from agentrt.settings import PREFIX, Settings
 from tests.databases import CHECKOUT
-from tests.deploy import kustomize
+from tests.deploy import kustomize, promised
 from tests.deploy.kustomize import BASE, HPA, KUBERNETES, PRODUCTION, Document
 
 KEDA = KUBERNETES / "components" / "keda"
@@ -224,6 +224,15 @@ def test_keda_and_the_hpa_aim_at_the_same_share_of_the_slots():
     assert scaled["spec"]["minReplicaCount"] == hpa["spec"]["minReplicas"]
     assert scaled["spec"]["maxReplicaCount"] == hpa["spec"]["maxReplicas"]
     assert scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["spec"]["behavior"]
+
+
+def test_the_hpa_aims_at_what_prometheus_records():
+    text = (HPA / "kustomization.yaml").read_text(encoding="utf-8")
+    offered = re.search(r"""name: {as: (\w+)}\n.*metricsQuery: 'max\(([\w:]+)\)'""", text)
+    assert offered
+    [metric] = one(RENDERED["production with the HPA"], "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert metric["external"]["metric"]["name"] == offered[1]
+    assert offered[2] in promised.RECORDS
 
 
 def test_keda_asks_with_the_workers_own_secret():
