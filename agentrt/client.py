@@ -204,7 +204,7 @@ class Client:
                 yield entry
             after_seq = page[-1].seq
 
-    async def follow(self, session_id: UUID | str, *, after_seq: int = 0) -> AsyncGenerator[Entry, None]:
+    def follow(self, session_id: UUID | str, *, after_seq: int = 0) -> AsyncGenerator[Entry, None]:
         """The entries behind ``after_seq`` in order, each once, as they are committed; until the loop is left.
 
         It goes on across takeovers and lost connections. Leave it by ``break``, inside ``contextlib.aclosing`` if the
@@ -213,8 +213,7 @@ class Client:
         Raises:
             NotFound: there is no such session.
         """
-        async for entry in self._store.follow(_session_id(session_id), after_seq):
-            yield entry
+        return self._store.follow(_session_id(session_id), after_seq)
 
     async def prune(self, older_than_seconds: float, *, max_sessions: int = 500) -> int:
         """Delete up to ``max_sessions`` sessions that ended longer ago than this; returns how many.

@@ -6,7 +6,7 @@ Adapters map foreign errors to ``agentrt.core.errors`` at their edge. Every call
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -225,7 +225,7 @@ class ClientStore(Protocol):
 
     async def read_journal(self, session_id: SessionId, after_seq: int, *, max_entries: int) -> Sequence[Entry]: ...
 
-    def follow(self, session_id: SessionId, after_seq: int) -> AsyncIterator[Entry]:
+    def follow(self, session_id: SessionId, after_seq: int) -> AsyncGenerator[Entry, None]:
         """Entries in order, each once, as they are committed; across takeovers and reconnects; until closed."""
 
     async def workers(self) -> Sequence[WorkerRow]: ...

@@ -1,5 +1,6 @@
 """``agentrt.connect`` and ``Client``: what Python adds to the SQL functions."""
 
+import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -114,6 +115,26 @@ async def test_following_yields_what_is_there_and_what_comes(client):
             if entry.seq == 3:
                 break
     assert seen == [2, 3]
+
+
+async def test_following_that_is_left_listens_no_longer(client):
+    session_id = await client.create("greeter", "hello")
+    async with aclosing(client.follow(session_id)) as entries:
+        await anext(entries)
+        assert "agentrt-follow" in tasks_that_go_on()
+    assert "agentrt-follow" not in tasks_that_go_on()
+
+
+def tasks_that_go_on():
+    return {task.get_name() for task in asyncio.all_tasks() if not task.cancelling()}
+
+
+async def test_following_may_be_left_after_the_client_was_closed(database_url):
+    client = await agentrt.connect(database_url)
+    entries = client.follow(await client.create("greeter", "hello"))
+    await anext(entries)
+    await client.close()
+    await entries.aclose()
 
 
 async def test_sessions_are_listed_newest_first_by_filter(client):

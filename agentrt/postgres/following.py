@@ -88,7 +88,7 @@ class Follower:
             self._waiting[session_id].discard(event)
             if not self._waiting[session_id]:
                 del self._waiting[session_id]
-            if not self._waiting:
+            if not self._waiting and self._task is not None:  # None: the client was closed first
                 self._task.cancel()
                 self._task = None
 
