@@ -189,6 +189,15 @@ def test_a_message_of_ten_megabytes_is_refused_with_its_size_and_nothing_is_writ
     assert psql("select count(*) from agentrt.sessions") == "0"
 
 
+def test_settings_bound_what_the_command_line_creates(database_url, psql):
+    settings = {"max_attempts": "3", "message_max_bytes": "1024"}
+    run("sessions", "create", "greeter", "hello", url=database_url, **settings)
+    run("sessions", "create", "greeter", "hello", "--max-attempts", "4", url=database_url, **settings)
+    ran = run("sessions", "create", "greeter", "-", url=database_url, stdin="ä" * 600, **settings)
+    assert_one_sentence(ran, code=2, names=("1200", "AGENTRT_MESSAGE_MAX_BYTES"))
+    assert psql("select string_agg(max_attempts::text, ' ' order by max_attempts) from agentrt.sessions") == "3 4"
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

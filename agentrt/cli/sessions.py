@@ -70,7 +70,7 @@ def create(
         "config": _config(config),
         "tenant": tenant,
         "dedup_key": dedup_key,
-        "max_attempts": max_attempts,
+        "max_attempts": _setting("max_attempts") if max_attempts is None else max_attempts,
     }
 
     async def act() -> int:
@@ -214,8 +214,26 @@ def print_status(status: Status, session: str, *, as_json: bool) -> None:
 
 
 def read_message(given: str) -> str:
-    """What was typed, or standard input for ``-``."""
-    return sys.stdin.read() if given == "-" else given
+    """What was typed, or standard input for ``-``.
+
+    Raises:
+        InvalidArgument: it has more bytes than AGENTRT_MESSAGE_MAX_BYTES.
+    """
+    message = sys.stdin.read() if given == "-" else given
+    size, most = len(message.encode("utf-8", "surrogatepass")), _setting("message_max_bytes")
+    if most is not None and size > most:
+        raise InvalidArgument(
+            f"the message has {size} bytes, AGENTRT_MESSAGE_MAX_BYTES is {most}: store it elsewhere and send a link"
+        )
+    return message
+
+
+def _setting(name: str) -> int | None:
+    """A setting that somebody has set; the database has the same defaults."""
+    from agentrt.settings import Settings
+
+    settings = Settings()
+    return getattr(settings, name) if name in settings.model_fields_set else None
 
 
 def _labels(given: list[str] | None) -> dict[str, str] | None:
