@@ -196,7 +196,7 @@ async def test_a_completion_makes_open_approvals_obsolete_in_the_same_transactio
 async def test_an_ending_planned_before_a_message_is_stale_and_the_message_is_answered_once(
     hire: HireOwner, stage: Stage
 ) -> None:
-    """Case 30, case 85."""
+    """Case 30."""
     await stage.create()
     owner = await hire()
     held = await owner.take()

@@ -148,7 +148,7 @@ async def test_an_append_that_waits_for_a_reap_writes_nothing(hire: HireOwner, s
 
 
 async def test_reaps_and_appends_that_race_leave_one_order_of_owners(hire: HireOwner, stage: Stage) -> None:
-    """Case 16, case 56."""
+    """Case 16."""
     judge = await hire()
     session = await stage.create()
     await stage.connection.execute("update agentrt.sessions set max_attempts = 1000")
@@ -177,3 +177,26 @@ async def test_reaps_and_appends_that_race_leave_one_order_of_owners(hire: HireO
         assert tail == [claim, ("session_orphaned", 2 * attempt + 2)]
     tokens = [entry.token for entry in await stage.entries(session)]
     assert tokens == sorted(tokens)
+
+
+async def test_each_entry_of_a_session_that_changed_hands_bears_the_token_of_its_time(
+    hire: HireOwner, stage: Stage
+) -> None:
+    """Case 56."""
+    session = await stage.create()
+    owner = await hire()
+    for _ in range(3):
+        held = await owner.take()
+        await owner.append(held, answer())
+        await stage.send(session)
+        await stage.connection.execute("update agentrt.workers set state = 'dead' where id = $1", owner.id)
+        owner = await owner.reborn()
+        await owner.reaper.sweep(owner.id)
+        await stage.send(session)
+        await stage.connection.execute("update agentrt.sessions set due = true")
+
+    entries = await stage.entries(session)
+    once = ["session_claimed", "assistant_message", "user_message", "session_orphaned", "user_message"]
+    assert [entry.type for entry in entries[2:]] == once * 3
+    assert [entry.token for entry in entries] == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5, 6, 6]
+    assert len({entry.worker_id for entry in entries if entry.type == "assistant_message"}) == 3
