@@ -90,13 +90,7 @@ class Incarnation:
         self._registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._slots: asyncio.TaskGroup | None = None
         self.committer = Committer(store, self.worker.id, emit=self._emit, clock=parts.clock)
-        handlers = WakeupHandlers(
-            ready=self._ready,
-            control=self._control,
-            reconnected=self._reconnected,
-            unavailable=lambda words: self._emit(WarningRaised(message=words)),
-        )
-        self._wakeups = store.wakeups(handlers)
+        self._wakeups = store.wakeups(self._wakeup_handlers())
         loop = asyncio.get_running_loop()
         self.keeper = Keeper(
             parts.stores,
@@ -289,6 +283,14 @@ class Incarnation:
             unfenced=self._look,
             dead=self._die,
             failed=self._fail,
+        )
+
+    def _wakeup_handlers(self) -> WakeupHandlers:
+        return WakeupHandlers(
+            ready=self._ready,
+            control=self._control,
+            reconnected=self._reconnected,
+            unavailable=lambda words: self._emit(WarningRaised(message=words)),
         )
 
     def _begin(self) -> None:
