@@ -1,5 +1,6 @@
 """A database per test, cloned from a migrated template."""
 
+import asyncio
 import hashlib
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ async def fresh_database(server_url: str, *, migrated: bool):
 
 async def _template(admin: asyncpg.Connection, server_url: str) -> str:
     """The template for the migrations as they are now; made by the first test that needs it on a server."""
-    name = f"agentrt_template_{_checksum()}"
+    name = _template_name(CHECKOUT)
     exists = "select exists (select from pg_database where datname = $1)"
     if await admin.fetchval(exists, name):
         return name
@@ -59,8 +60,23 @@ async def _build(admin: asyncpg.Connection, server_url: str, name: str) -> None:
     await admin.execute(f"alter database {unfinished} rename to {name}")
 
 
-def _checksum() -> str:
+def drop_template(server_url: str, checkout: Path) -> None:
+    """Drop the template of another checkout's migrations, if it was made and is not ours as well."""
+    name = _template_name(checkout)
+    if name != _template_name(CHECKOUT):
+        asyncio.run(_drop(server_url, name))
+
+
+async def _drop(server_url: str, name: str) -> None:
+    admin = await asyncpg.connect(server_url)
+    try:
+        await admin.execute(f"drop database if exists {name} with (force)")
+    finally:
+        await admin.close()
+
+
+def _template_name(checkout: Path) -> str:
     digest = hashlib.sha256()
-    for path in (CHECKOUT / "agentrt" / "postgres" / "migrate.py", *sorted((CHECKOUT / "migrations").glob("*.sql"))):
+    for path in (checkout / "agentrt" / "postgres" / "migrate.py", *sorted((checkout / "migrations").glob("*.sql"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+    return f"agentrt_template_{digest.hexdigest()[:16]}"
