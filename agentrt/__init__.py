@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # at run time each name is imported when it is first used, so
     from agentrt.app import connect
     from agentrt.client import Client
     from agentrt.core import errors
+    from agentrt.models.provider import ProviderModel
 
 __all__ = [
     "Agent",
@@ -27,6 +28,7 @@ __all__ = [
     "Limits",
     "NotDone",
     "NotExecuted",
+    "ProviderModel",
     "ToolContext",
     "ToolError",
     "Unknown",
@@ -35,7 +37,12 @@ __all__ = [
     "tool",
 ]
 
-_PLACES = {"Client": "agentrt.client", "connect": "agentrt.app", "errors": "agentrt.core.errors"}
+_PLACES = {
+    "Client": "agentrt.client",
+    "ProviderModel": "agentrt.models.provider",
+    "connect": "agentrt.app",
+    "errors": "agentrt.core.errors",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -76,7 +76,8 @@ class Agent:
 
     Args:
         name: 1 to 100 of the characters ``A-Z a-z 0-9 _ . -``.
-        model: ``"provider:name"``, or a model object such as ``agentrt.testing.ScriptedModel``.
+        model: ``"provider:name"``, or a model object: ``agentrt.ProviderModel`` with a key or base URL of its own,
+            ``agentrt.testing.ScriptedModel``.
         instructions: the system prompt.
         tools: functions decorated with ``tool``, or plain ones, whose effect is then taken to be ``once``.
         limits: what one run may use before it is suspended (budget).

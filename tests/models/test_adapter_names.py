@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from agentrt import ProviderModel
 from agentrt.agents import Agent
 from agentrt.core.errors import ConfigurationError
 from agentrt.core.transcript import ModelIdentity
 from agentrt.models.factory import ProviderModels
-from agentrt.models.provider import ProviderModel
 from tests.databases import CHECKOUT
 
 
