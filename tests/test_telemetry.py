@@ -274,3 +274,9 @@ def test_invented_names_do_not_grow_the_registry_without_end(metrics):
 def test_two_workers_in_one_process_count_apart(metrics):
     metrics.observe(TURN)
     assert value(Metrics("1.2.3"), "agentrt_turns_total", agent="auditor", model="p:m") is None
+
+
+def test_a_worker_that_never_held_a_session_shows_its_free_slots(metrics):
+    metrics.observe(events.WorkerStarted(worker_id=WORKER, name="w", slots=7, agents=("auditor",), queues=("default",)))
+    states = {state: metrics.registry.get_sample_value("agentrt_slots", {"state": state}) for state in ("free", "busy")}
+    assert states == {"free": 7, "busy": 0}

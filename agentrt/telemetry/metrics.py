@@ -130,6 +130,8 @@ class Metrics:
                 self._slots.labels("busy").set(event.busy)
             case events.WorkerStarted():
                 self._heartbeat_at = time.monotonic()
+                self._slots.labels("free").set(event.slots)
+                self._slots.labels("busy").set(0)
             case events.HeartbeatSucceeded():
                 self._heartbeat_at = time.monotonic() - event.seconds
             case events.ClaimFinished():
