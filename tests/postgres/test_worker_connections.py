@@ -3,9 +3,9 @@
 import asyncio
 import os
 import pwd
+import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import asyncpg
@@ -18,7 +18,7 @@ from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, 
 from agentrt.postgres.store import PostgresStores
 from tests.postgres.owner import HireOwner
 from tests.postgres.proxy import proxied
-from tests.servers import Server
+from tests.servers import Server, new_folder
 
 
 @pytest.fixture
@@ -45,13 +45,11 @@ async def test_the_databases_defaults_do_not_decide_about_durability_and_limits(
 
 
 @pytest.fixture
-def standby(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def standby(server: Server) -> Iterator[str]:
     """The URL of a server in recovery: a cluster of its own with a standby signal."""
-    folder = Path(tmp_path_factory.mktemp("standby"))
+    folder = new_folder()
     owner = pwd.getpwnam("postgres" if server.name == "pg15" else "pgserver") if os.geteuid() == 0 else None
     if owner is not None:
-        for parent in (folder, folder.parent, folder.parent.parent):
-            parent.chmod(0o755)
         os.chown(folder, owner.pw_uid, owner.pw_gid)
     data = folder / "data"
 
@@ -78,6 +76,7 @@ def standby(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield f"postgresql://postgres@/postgres?host={quote(str(folder))}"
     finally:
         run("pg_ctl", "-w", "-m", "immediate", "stop")
+        shutil.rmtree(folder)
 
 
 @pytest.mark.one_server
