@@ -262,6 +262,7 @@ end $$;
 
 create function agentrt._too_long_to_index(head agentrt.sessions) returns boolean language plpgsql as $$
 begin
+  head.due := true;  -- a scheduled session enters the claim index later: in a sweep, which it would stop for all others
   insert into agentrt.sessions select (head).* on conflict do nothing;
   raise exception using errcode = 'AR000';
 exception
