@@ -106,7 +106,7 @@ async def test_sigkill_inside_a_tool_ends_completed_with_the_effect_known(
     gates.open("tool")
     workers.start()
     await until(connection, STATUS, session, want="completed")
-    orphaned = await connection.fetchrow(
+    [orphaned] = await connection.fetch(
         "select data, fencing_token from agentrt.journal where session_id = $1 and type = 'session_orphaned'", session
     )
     assert UUID(json.loads(orphaned["data"])["worker_id"]) == dead
