@@ -8,16 +8,15 @@ from typing import Any, Self
 from uuid import UUID
 
 import asyncpg
-from asyncpg.connect_utils import SessionAttribute
 
-from agentrt.core.errors import ConfigurationError, DatabaseUnavailable, InvalidArgument, NotFound
+from agentrt.core.errors import DatabaseUnavailable, InvalidArgument, NotFound
 from agentrt.core.journal import Entry
 from agentrt.core.session import Seq, Session, SessionId, Status, WorkerId
 from agentrt.core.storable import storable_text
 from agentrt.ports import QueueDepth, UnstorableBatch, WorkerRow
-from agentrt.postgres.faults import CONNECTION_ERRORS, location, translate
+from agentrt.postgres.faults import CONNECTION_ERRORS, translate
 from agentrt.postgres.following import FOLLOW_SECONDS, PAGE_ENTRIES, Follower
-from agentrt.postgres.pool import CONNECT_SECONDS, DatabaseOptions, Role, server_settings
+from agentrt.postgres.pool import CONNECT_SECONDS, DatabaseOptions, Role, opener
 from agentrt.postgres.rows import dump, entry_of, load, session_of
 
 _CONNECTIONS = 10
@@ -90,18 +89,10 @@ class PostgresClientStore:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 pool = await asyncpg.create_pool(
-                    url,
-                    min_size=1,
-                    max_size=_CONNECTIONS,
-                    timeout=CONNECT_SECONDS,
-                    server_settings={} if options.pooled else server_settings(options, Role.CLIENT),
-                    target_session_attrs=SessionAttribute.primary,
-                    statement_cache_size=0 if options.pooled else 100,
+                    url, connect=opener(options, Role.CLIENT), min_size=1, max_size=_CONNECTIONS
                 )
         except CONNECTION_ERRORS as error:
             raise translate(error, url=url) from error
-        except ValueError as error:
-            raise ConfigurationError(f"{location(url)} is not a usable database URL: {error}") from error
         return cls(options, pool)
 
     async def create_session(self, agent: str, message: str | None, options: Mapping[str, Any]) -> SessionId:

@@ -7,7 +7,7 @@ standby. Every call has a client-side time limit above the server's, for servers
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -141,6 +141,17 @@ async def _check_pooled(connection: asyncpg.Connection[asyncpg.Record], url: str
             f"synchronous_commit is {found} behind the pooler at {location(url)}, where a connection cannot set it: "
             "run `alter role … set synchronous_commit = on` for the role that agentrt uses"
         )
+
+
+def opener(
+    options: DatabaseOptions, role: Role
+) -> Callable[..., Coroutine[Any, Any, asyncpg.Connection[asyncpg.Record]]]:
+    """How a pool of the driver's opens its connections: like everybody else here."""
+
+    async def open_one(*_: object, **__: object) -> asyncpg.Connection[asyncpg.Record]:
+        return await connect(options, role)
+
+    return open_one
 
 
 async def close(connection: asyncpg.Connection[asyncpg.Record]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import asyncpg
-from asyncpg.connect_utils import SessionAttribute
 from asyncpg.pool import PoolConnectionProxy
 from asyncpg.transaction import Transaction
 
@@ -17,7 +17,7 @@ from agentrt.core.session import WorkerId
 from agentrt.ports import Answer, ToolTransaction, ToolTransactionBroken, ToolTransactionConflict, Write, Written
 from agentrt.postgres import statements
 from agentrt.postgres.faults import CONNECTION_ERRORS, translate, translated
-from agentrt.postgres.pool import CONNECT_SECONDS, DatabaseOptions, Role, server_settings
+from agentrt.postgres.pool import DatabaseOptions, Role, opener
 from agentrt.postgres.writing import answers, append_arguments
 
 _CONFLICTS = ("40001", "40P01", "55P03")  # serialization failure, deadlock, the session row stayed locked
@@ -65,20 +65,15 @@ class ToolConnections:
 
     async def _open(self) -> asyncpg.Pool[asyncpg.Record]:
         options = self._options
-        settings = server_settings(options, Role.TOOL)
-        # The session row is not locked while the tool works: its last statement sets the short limit again.
-        settings["idle_in_transaction_session_timeout"] = str(round(options.transactional_seconds * 1000) + 2000)
+        # The session row is not locked while the tool works: the last statement sets the short limit again.
+        patient = replace(options, idle_transaction_seconds=options.transactional_seconds + 2)
         with translated(options.url):
             return await asyncpg.create_pool(
                 options.url,
+                connect=opener(patient, Role.TOOL),
                 min_size=0,
                 max_size=options.transactional_connections,
                 max_inactive_connection_lifetime=60,
-                timeout=CONNECT_SECONDS,
-                server_settings={} if options.pooled else settings,
-                target_session_attrs=SessionAttribute.primary,
-                statement_cache_size=0 if options.pooled else 100,
-                max_cacheable_statement_size=0,
             )
 
     async def close(self) -> None:
