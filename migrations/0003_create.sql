@@ -167,7 +167,7 @@ begin
   return case
     when (block ? 'url') = (block ? 'base64') then 'needs either url or base64'
     when not block ? 'media_type' then 'has no media_type'
-    when block ->> 'media_type' !~ '^[\w.+-]+/[\w.+-]+' then format('has the media_type %s', left(block ->> 'media_type', 100))
+    when block ->> 'media_type' !~ '^[[:alnum:]_.+-]+/[[:alnum:]_.+-]+' then format('has the media_type %s', left(block ->> 'media_type', 100))
     when block ? 'url' and block ->> 'url' !~* '^[a-z][a-z0-9+.-]*:.' then format('has the url %s', left(block ->> 'url', 100))
     when block ? 'base64' and not agentrt._is_base64(block ->> 'base64') then 'has base64 that cannot be decoded' end;
 end $$;
@@ -203,7 +203,7 @@ begin
       perform agentrt._refuse('AR004', problem);
     end if;
   end if;
-  if not exists (select from jsonb_array_elements(content) b where b ->> 'type' <> 'text' or b ->> 'text' ~ '\S') then
+  if not exists (select from jsonb_array_elements(content) b where b ->> 'type' <> 'text' or b ->> 'text' ~ '[^[:space:]]') then
     perform agentrt._refuse('AR004', 'the message is empty: it needs at least one character that is not blank');
   end if;
   return content;

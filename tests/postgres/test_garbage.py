@@ -163,3 +163,21 @@ async def test_a_scheduled_session_that_no_claim_could_find_later_is_refused_now
     """Its sweep would fail, and with it everybody else's."""
     with refused("AR004", "too long"):
         await stage.create(queue=NOISE, ready_at="2900-01-01")
+
+
+async def test_settings_of_the_callers_session_change_nothing(stage: Stage) -> None:
+    """The oldest ones would give the literals inside our functions another meaning."""
+    for setting in (
+        "standard_conforming_strings = off", "transform_null_equals = on", "array_nulls = off",
+        "datestyle = 'SQL, DMY'", "timezone = 'Asia/Kathmandu'", "intervalstyle = sql_standard",
+        "plpgsql.extra_errors = 'all'", "plpgsql.variable_conflict = use_variable",
+    ):  # fmt: skip
+        await stage.connection.execute(f"set {setting}")
+    image = {"type": "image", "url": "https://example.org/x", "media_type": "image/svg+xml"}
+    session = await stage.create(None, content=[image], ready_at="2900-01-02T03:04:05")
+    assert await stage.send(session, "S", request_id="a\\b") == 3
+    with refused("AR004", "empty"):
+        await stage.send(session, " \t\n")
+    assert await stage.connection.fetchval(
+        "select ready_at = timestamptz '2900-01-02 03:04:05+00' from agentrt.sessions where id = $1", session
+    )
