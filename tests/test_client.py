@@ -10,7 +10,7 @@ import pytest
 import agentrt
 from agentrt import Client, Limits, connect
 from agentrt.core.content import Image, Text
-from agentrt.core.errors import Conflict, DatabaseUnavailable, InvalidArgument, NotFound
+from agentrt.core.errors import Conflict, DatabaseUnavailable, InvalidArgument, InvalidTransition, NotFound
 from agentrt.core.session import Status
 
 pytestmark = pytest.mark.one_server
@@ -147,3 +147,10 @@ async def test_sessions_are_listed_newest_first_by_filter(client):
 
 def test_the_public_names_are_there():
     assert {name for name in agentrt.__all__ if getattr(agentrt, name, None) is None} == set()
+
+
+async def test_an_error_is_the_databases_sentence_and_nothing_else(client):
+    session_id = await client.create("greeter", "hello")
+    with pytest.raises(InvalidTransition) as refused:
+        await client.resume(session_id)
+    assert str(refused.value) == f"session {session_id} is queued: resume needs a session that is suspended"

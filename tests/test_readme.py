@@ -2,14 +2,17 @@
 
 A fence's first word is its language: ``python`` and ``bash`` are run as programs of their own, ``sql`` by psql; blocks
 in other languages are text. All see one migrated database, named by AGENTRT_DATABASE_URL, and one fresh folder to work
-in. After the language, ``file=NAME`` writes the block to a file in that folder instead of running it, and ``no-run``
-keeps it from being run; there are as many of those as the test says.
+in; probes are off, since another test may have their port. After the language, ``file=NAME`` writes the block to a file
+in that folder instead of running it, and ``no-run`` keeps it from being run; there are as many of those as the test
+says.
 """
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +21,7 @@ import pytest
 from tests.databases import CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-NOT_RUN = 2  # the two commands: .ci/run runs them
+NOT_RUN = 11  # two commands that .ci/run runs, outputs, and what needs a terminal, a cluster, root or a server of yours
 SECONDS = 30
 
 
@@ -46,7 +49,7 @@ def blocks(text: str) -> list[Block]:
 def run_blocks(text: str, *, psql: Path, database_url: str, folder: Path) -> None:
     """Run the blocks of a text, in order; fails on the first that fails, and names its line."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), str(psql.parent), os.environ["PATH"]])
-    environment = os.environ | {"AGENTRT_DATABASE_URL": database_url, "PATH": programs}
+    environment = os.environ | {"AGENTRT_DATABASE_URL": database_url, "AGENTRT_HTTP_PORT": "0", "PATH": programs}
     commands = {
         "bash": ["bash", "-euo", "pipefail", "-c"],
         "python": [sys.executable, "-W", "error", "-c"],
@@ -58,17 +61,30 @@ def run_blocks(text: str, *, psql: Path, database_url: str, folder: Path) -> Non
         if block.file:
             (folder / block.file).write_text(block.code, encoding="utf-8")
             continue
-        done = subprocess.run(
-            [*commands[block.language], block.code],
+        code, output = run_program([*commands[block.language], block.code], folder=folder, environment=environment)
+        assert code == 0, f"line {block.line}\n{block.code}\n{output}"
+
+
+def run_program(command: list[str], *, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Exit code and output; what the program leaves in the background ends with it."""
+    with (folder / "output").open("w+") as output:
+        process = subprocess.Popen(
+            command,
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-        assert done.returncode == 0, f"line {block.line}\n{block.code}\n{done.stdout}\n{done.stderr}"
+        try:
+            code = process.wait(SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return code, output.read()
 
 
 @pytest.mark.one_server

@@ -63,7 +63,7 @@ def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | Unsto
     state = error.sqlstate or ""
     words = _words(error)
     if kind := CLIENT_ERRORS.get(state):
-        return kind(words)
+        return kind(str(error.args[0]))  # the sentence; its detail is for programs that speak SQL
     if state.startswith(_UNSTORABLE):
         return UnstorableBatch(f"{words} (SQLSTATE {state})")
     if state in _MISSING:
