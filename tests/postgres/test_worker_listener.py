@@ -1,12 +1,13 @@
 """Wake-ups: heard at once, heard again after the connection was lost, and never needed for correctness."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 import asyncpg
 import pytest
 
+from agentrt.core.journal import Entry
 from agentrt.core.session import Released
 from agentrt.ports import WakeupHandlers
 from agentrt.postgres.client import PostgresClientStore
@@ -129,6 +130,43 @@ async def test_a_follower_gets_every_entry_once_in_order_across_a_lost_connectio
     for each in (following, late):
         await each.aclose()
     await client.close()
+
+
+async def test_followers_from_any_place_get_every_entry_once_across_a_takeover(
+    database_url: str, hire: HireOwner, stage: Stage, connection: asyncpg.Connection
+) -> None:
+    """Case 57: from 0, from 5, and from the last entry."""
+    session = await stage.create()
+    first, second = await hire("first"), await hire("second")
+    held = await first.take()
+    for _ in range(3):
+        await first.append(held, answer())
+    client = await PostgresClientStore.connect(database_url)
+    followers = {after: client.follow(held.id, after) for after in (0, 5, 6)}
+    reading = {after: asyncio.create_task(read_until_completed(f)) for after, f in followers.items()}
+
+    await connection.execute("update agentrt.workers set state = 'dead' where id = $1", first.id)
+    await second.reaper.sweep(second.id)
+    taken = await second.take()
+    await second.append(taken, answer())
+    await second.end(taken)
+
+    for after, task in reading.items():
+        assert await task == list(range(after + 1, 11))
+    assert (await stage.types(session))[6:] == [
+        "session_orphaned", "session_claimed", "assistant_message", "session_completed",
+    ]  # fmt: skip
+    await client.close()
+
+
+async def read_until_completed(following: AsyncGenerator[Entry, None]) -> list[int]:
+    seqs: list[int] = []
+    async with aclosing(following):
+        async for entry in following:
+            seqs.append(entry.seq)
+            if entry.data.type == "session_completed":
+                break
+    return seqs
 
 
 async def test_entries_are_notified_only_while_somebody_follows(
