@@ -262,8 +262,7 @@ class Committer:
         holding.committed_seq = max(holding.committed_seq, written.last_seq)
         match written.answer:
             case Answer.WRITTEN | Answer.ALREADY:
-                holding.owner_writes = sending.write.owner_writes + 1
-                holding.ended = holding.ended or sending.write.ending is not None
+                holding.wrote(sending.write)
                 line.finish(written)
             case Answer.STALE:
                 line.finish(written)
@@ -326,15 +325,15 @@ class Committer:
                     written = await transaction.commit(write)
                 except DatabaseUnavailable:
                     written = await self._find_out(holding, write)
-                return self._judge(holding, written)
+                return self._judge(holding, write, written)
         except Exception as error:  # noqa: BLE001 - handed to the caller, if it still waits
             return error
 
-    def _judge(self, holding: Holding, written: Written) -> Written | Exception:
+    def _judge(self, holding: Holding, write: Write, written: Written) -> Written | Exception:
         holding.committed_seq = max(holding.committed_seq, written.last_seq)
         match written.answer:
             case Answer.WRITTEN | Answer.ALREADY:
-                holding.owner_writes += 1
+                holding.wrote(write)
                 return written
             case Answer.LOST:
                 holding.lose(_REFUSED)

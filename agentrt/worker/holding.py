@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from agentrt.core.journal import AssistantMessage, ToolResult
 from agentrt.core.session import FencingToken, Lease, Seq, Session, SessionId
+from agentrt.ports import Write
 
 
 class Holding:
@@ -46,6 +48,10 @@ class Holding:
         already has is still written, and the session is released when the lease is proven again."""
         self.ended = False
         """An ending was committed; the committer's."""
+        self.progressed = False
+        """A model's answer or a tool's result was committed in this ownership; the committer's."""
+        self.calmed: Callable[[], None] = lambda: None
+        """Called when the session is fragile no longer."""
         self.task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -56,7 +62,16 @@ class Holding:
     def fragile(self) -> bool:
         """Whether the session may be one that kills its workers: it was not seen to commit a step since its third
         attempt began."""
-        return self.session.attempt >= FRAGILE_ATTEMPT
+        return self.session.attempt >= FRAGILE_ATTEMPT and not self.progressed
+
+    def wrote(self, write: Write) -> None:
+        """``write`` is committed."""
+        self.owner_writes = write.owner_writes + 1
+        self.ended = self.ended or write.ending is not None
+        fragile = self.fragile
+        self.progressed |= any(isinstance(entry.data, AssistantMessage | ToolResult) for entry in write.entries)
+        if fragile and self.progressed:
+            self.calmed()
 
     def lose(self, reason: str, *, fenced: bool = False) -> bool:
         """Write nothing from now on, and stop the task. True for the first caller only."""

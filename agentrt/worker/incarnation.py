@@ -212,6 +212,7 @@ class Incarnation:
         if former is not None:
             former.lose("claimed anew by this worker")
         holding = Holding(session)
+        holding.calmed = self.claimer.look
         self.holdings.add(holding)
         work = self._slot(holding, former) if self._open() else self._refuse(holding)
         holding.task = self._slots.create_task(work, name=f"session {session.id}")

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Sequence
 
 from agentrt.core.events import AgentUnavailable, ClaimFailed, ClaimFinished
+from agentrt.core.journal import ToolStarted
+from agentrt.core.session import CallId
+from agentrt.ports import NewEntry
 from agentrt.worker.claimer import Offering
 from tests.worker.claims import Fleet, LosesClaims
-from tests.worker.ownership import Ground
+from tests.worker.ownership import Ground, result
 
 # --- claiming -------------------------------------------------------------------------------------------------------
 
@@ -55,6 +58,24 @@ async def test_a_worker_holds_at_most_one_fragile_session(ground: Ground) -> Non
     fragile_one = next(holding for holding in fleet.holdings if holding.fragile)
     fleet.holdings.remove(fragile_one)
     assert await fleet.claimer.claim_once(3) == 1
+
+
+async def test_a_session_that_commits_a_step_is_fragile_no_longer_and_the_next_one_may_come(ground: Ground) -> None:
+    for _ in range(2):
+        fragile = await ground.create()
+        await ground.connection.execute("update agentrt.sessions set attempt = 3 where id = $1", fragile)
+    fleet = Fleet(ground)
+    async with fleet:
+        assert await fleet.claimer.claim_once(5) == 1
+        [holding] = fleet.holdings
+        calmed: list[bool] = []
+        holding.calmed = lambda: calmed.append(fleet.holdings.fragile)
+        await fleet.committer.append(holding, [NewEntry(data=ToolStarted(CallId("c"), "look"))])
+        assert fleet.holdings.fragile, "a start is no progress"
+        await fleet.committer.append(holding, [result()])
+        assert calmed == [False]
+        assert (await ground.row(holding.session.id))["attempt"] == 1
+        assert await fleet.claimer.claim_once(5) == 1
 
 
 async def test_a_failed_claim_is_told_and_tried_again(ground: Ground) -> None:
