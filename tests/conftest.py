@@ -64,6 +64,14 @@ def pytest_report_header() -> list[str]:
     return [f"PostgreSQL: {', '.join(found) or 'none'}"]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Figures of long runs, whether they passed or not."""
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    for report in reports:
+        for line in [value for name, value in report.user_properties if name == "figures" and report.when == "call"]:
+            terminalreporter.write_line(f"{report.nodeid}: {line}")
+
+
 async def _version_of(url: str) -> str:
     connection = await asyncpg.connect(url)
     try:

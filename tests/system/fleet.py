@@ -49,6 +49,12 @@ class Worker:
         """Wait for the process to end."""
         return await asyncio.to_thread(self.process.wait)
 
+    async def exited(self) -> int:
+        """Wait for the process to end, without a thread: one may wait for ever, and be cancelled."""
+        while (code := self.process.poll()) is None:  # noqa: ASYNC110 - a child tells nobody
+            await asyncio.sleep(0.05)
+        return code
+
     def logged(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
