@@ -32,7 +32,6 @@ PLAIN = Script(
     outcomes={},
     answers=(3,),
     runs=3,
-    least=15,
 )
 
 
@@ -55,7 +54,6 @@ TOOLS = Script(
     texts=("begin",),
     outcomes=EVERY_EFFECT,
     answers=(3,),
-    least=17,
 )
 
 
@@ -74,7 +72,6 @@ AT_ONCE = Script(
     texts=("begin",),
     outcomes=EVERY_EFFECT,
     answers=(2,),
-    least=14,
 )
 
 
@@ -105,7 +102,6 @@ ASKING = Script(
     texts=("begin", "blue", "yes"),
     outcomes={"look": {OK}, "ask_user": {OK}},
     answers=(3,),
-    least=20,
 )
 
 
@@ -148,7 +144,7 @@ SHIPPING = Script(
     texts=("begin",),
     outcomes={"look": {OK}, "ship": {OK, UNKNOWN, DENIED}},
     answers=(2,),
-    least=14,
+    approvals=(2,),
 )
 
 
@@ -186,5 +182,4 @@ ORDERING = Script(
     texts=("begin",),
     outcomes={"order": {OK}, "look": {OK}},
     answers=(2,),
-    least=12,
 )

@@ -143,8 +143,7 @@ def _calls(ending: Ending) -> Iterator[str]:
         given_up = result.outcome is ToolOutcome.ERROR and result.content == CRASHED and point.crashes > 1
         if result.outcome not in allowed and not given_up:
             yield f"{result.tool} ended {result.outcome}: {result.content}"
-    required = sum(tool.requires_approval is True for tool in point.script.agent.tools.values())
-    if ending.approvals != 2 * required:
+    if ending.approvals not in point.script.approvals:
         yield f"{ending.approvals} requests for approval"
 
 

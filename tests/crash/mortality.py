@@ -1,4 +1,5 @@
 """A worker that dies at a chosen port call: everything that it asks of the outside goes through its ``Life``.
+Or its database call fails there, before or after it was carried out, and the worker lives on.
 
 Dying is a ``BaseException``: no border of the worker catches it, and whatever the worker still tries on its way down
 dies at the next port call, so that nothing reaches the outside after its death. What had been sent to the database
@@ -13,6 +14,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from agentrt.agents import Tool
+from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.messages import ModelIdentity
 from agentrt.models.scripted import Conversation, Scripted, ScriptedModel
 from agentrt.ports import Answer, ModelAnswer, ModelRequest, SessionStore, ToolTransaction, Write, Written
@@ -23,11 +25,21 @@ T = TypeVar("T")
 class Moment(StrEnum):
     BEFORE = "before"
     AFTER = "after"
+    UNSENT = "unsent"
+    """The worker lives; its call never reaches the database."""
+    UNANSWERED = "unanswered"
+    """The worker lives; the database does what it is asked, and the answer is lost."""
+
+
+DEATHS = (Moment.BEFORE, Moment.AFTER)
+BREAKS = (Moment.UNSENT, Moment.UNANSWERED)
+BREAKABLE = ("read", "append", "end", "connection", "commit", "rollback")
+"""Calls of the database that a worker repeats by itself. A claim without an answer is the keeper's business."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doom:
-    """Die before or after the n-th port call, counted from 1."""
+    """What comes over the worker at its n-th port call, counted from 1."""
 
     n: int
     moment: Moment
@@ -38,24 +50,22 @@ class Died(BaseException):
 
 
 class Life:
-    """One worker's life: its port calls in order, and where it ended."""
+    """One worker's life: its port calls in order, and where it met its doom. ``meddle`` is told of each call first."""
 
-    def __init__(self, doom: Doom | None = None) -> None:
+    def __init__(self, doom: Doom | None = None, *, meddle: Callable[[str], Awaitable[None]] | None = None) -> None:
         self.doom = doom
         self.calls: list[str] = []
-        self.ended: str | None = None
-        """The port at whose call the worker died."""
+        self.met: str | None = None
+        """The port at whose call the doom came."""
+        self.over = False
+        self._meddle = meddle
         self.acknowledged: list[tuple[Write, Written]] = []
         """Writes that the worker was told are written: they must be in the journal for ever."""
         self._sent: dict[asyncio.Future[Any], str] = {}
 
-    @property
-    def over(self) -> bool:
-        return self.ended is not None
-
     async def sent(self, port: str, ask: Callable[[], Awaitable[T]]) -> T:
         """A call of the database: once sent, it is carried out, whatever becomes of the caller."""
-        n = self._begin(port)
+        n = await self._begin(port)
         sent = asyncio.ensure_future(ask())
         self._sent[sent] = port
         sent.add_done_callback(self._sent.pop)
@@ -65,7 +75,7 @@ class Life:
 
     async def done(self, port: str, do: Callable[[], Awaitable[T]]) -> T:
         """The user's code or a model's call: it ends with its caller."""
-        n = self._begin(port)
+        n = await self._begin(port)
         result = await do()
         self._end(port, n)
         return result
@@ -75,23 +85,31 @@ class Life:
         while waiting := [sent for sent, port in self._sent.items() if not ports or port in ports]:
             await asyncio.wait(waiting)
 
-    def _begin(self, port: str) -> int:
+    async def _begin(self, port: str) -> int:
         if self.over:
             raise Died
         self.calls.append(port)
         n = len(self.calls)
-        self._meet(port, n, Moment.BEFORE)
+        if self._meddle is not None:
+            await self._meddle(port)
+            if self.over:
+                raise Died
+        self._meet(port, n, Moment.BEFORE, Moment.UNSENT)
         return n
 
     def _end(self, port: str, n: int) -> None:
         if self.over:
             raise Died
-        self._meet(port, n, Moment.AFTER)
+        self._meet(port, n, Moment.AFTER, Moment.UNANSWERED)
 
-    def _meet(self, port: str, n: int, moment: Moment) -> None:
-        if self.doom == Doom(n, moment):
-            self.ended = port
+    def _meet(self, port: str, n: int, death: Moment, broken: Moment) -> None:
+        if self.doom == Doom(n, death):
+            self.met = port
+            self.over = True
             raise Died
+        if self.doom == Doom(n, broken) and port in BREAKABLE:
+            self.met = port
+            raise DatabaseUnavailable(f"{port} is {broken}")
 
 
 class MortalStore:

@@ -26,7 +26,7 @@ from agentrt.settings import Settings
 from agentrt.worker.committer import Committer
 from agentrt.worker.holding import Holding
 from agentrt.worker.runner import RunnerDeps, run_session
-from tests.crash.mortality import Died, Doom, Life, Moment, MortalModel, MortalStore
+from tests.crash.mortality import BREAKABLE, BREAKS, DEATHS, Died, Doom, Life, MortalModel, MortalStore
 from tests.crash.world import WORLD, Script, World
 from tests.worker.ownership import worker_info
 
@@ -58,13 +58,20 @@ class Point:
         return sum(life.over for life in self.lives)
 
     @property
+    def next_doom(self) -> Doom | None:
+        """Of the worker that comes next; None lives as long as it is needed."""
+        return self.dooms[len(self.lives)] if len(self.lives) < len(self.dooms) else None
+
+    @property
     def reached(self) -> tuple[str, str, int, str] | None:
-        """(script, port, n, moment) of the first death."""
+        """(script, port, n, moment) of the first doom, if it came."""
         life = self.lives[0]
-        return (self.script.name, life.ended, life.doom.n, life.doom.moment) if life.ended and life.doom else None
+        return (self.script.name, life.met, life.doom.n, life.doom.moment) if life.met and life.doom else None
 
     def hear(self, event: Event) -> None:
-        if isinstance(event, SessionCrashed | CommitFailed) and not self.lives[-1].over:
+        life = self.lives[-1]
+        expected = isinstance(event, CommitFailed) and life.met is not None
+        if isinstance(event, SessionCrashed | CommitFailed) and not (life.over or expected):
             self.trouble.append(repr(event))
 
 
@@ -73,7 +80,7 @@ class Incarnation:
 
     def __init__(self, stage: "Stage", point: Point) -> None:
         self.id = WorkerId(uuid4())
-        self.life = Life(point.dooms[len(point.lives)] if len(point.lives) < len(point.dooms) else None)
+        self.life = Life(point.next_doom, meddle=self._meddle if point.script.meddle else None)
         point.lives.append(self.life)
         point.world.life = self.life
         self._point = point
@@ -117,11 +124,15 @@ class Incarnation:
     async def leave(self) -> None:
         """Nothing of this worker is left in the process; what it had sent has been carried out."""
         self._committing.cancel()
-        await asyncio.wait({self._committing})
-        if not self.life.over and not self._committing.cancelled():
-            self._committing.result()
+        [ended] = await asyncio.gather(self._committing, return_exceptions=True)
+        if not self.life.over and not isinstance(ended, asyncio.CancelledError):
+            raise AssertionError(f"{self._point.name}: the committer ended by itself: {ended!r}")
         await self.life.settled()
         await self._point.world.settled()
+
+    async def _meddle(self, port: str) -> None:
+        if self._point.script.meddle is not None:
+            await self._point.script.meddle(self._point.world, port)
 
     async def _answer(self, conversation: Any) -> Any:
         return await self._point.script.answer(self._point.world, conversation)
@@ -247,11 +258,16 @@ async def calls_without_a_crash(stage: Stage, script: Script) -> Point:
 
 def single(calls: int) -> list[Doom]:
     """Every way to die once in so many calls."""
-    return [Doom(n, moment) for n in range(1, calls + 1) for moment in Moment]
+    return [Doom(n, moment) for n in range(1, calls + 1) for moment in DEATHS]
+
+
+def breaks(calls: Sequence[str]) -> list[Doom]:
+    """Every way in which one of these calls may fail without a death."""
+    return [Doom(n, moment) for n, port in enumerate(calls, start=1) if port in BREAKABLE for moment in BREAKS]
 
 
 def several(calls: int, deaths: int, dice: Random) -> tuple[Doom, ...]:
     """Some way to die several times; later owners have less left to do."""
     first = dice.randint(1, calls)
     later = [dice.randint(1, max(2, calls - first + 2)) for _ in range(deaths - 1)]
-    return tuple(Doom(n, dice.choice(list(Moment))) for n in (first, *later))
+    return tuple(Doom(n, dice.choice(DEATHS)) for n in (first, *later))

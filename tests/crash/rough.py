@@ -41,7 +41,6 @@ STEERED = Script(
     outcomes={"look": {OK}},
     answers=(3, 4),  # what was heard of the interrupted answer is kept, unless the worker died with it
     runs=2,
-    least=15,
 )
 
 
@@ -70,7 +69,6 @@ STOPPED = Script(
     texts=("begin", "stop"),
     outcomes={"look": {OK, INTERRUPTED}, "pay": {OK, UNKNOWN, INTERRUPTED}, "stay": {UNKNOWN, INTERRUPTED}},
     answers=(2, 3),
-    least=10,
 )
 
 
@@ -113,7 +111,6 @@ CANCELLED = Script(
     outcomes={"look": {OK, INTERRUPTED}, "pay": {UNKNOWN}},
     answers=(2,),
     runs=2,
-    least=10,
 )
 
 CANCELLED_UNHEARD = replace(CANCELLED, name="cancelled unheard", answer=_cancelled("bob"))
@@ -147,5 +144,4 @@ STORMY = Script(
     texts=("begin",),
     outcomes={"put": {OK}},
     answers=(2,),
-    least=18,
 )

@@ -4,7 +4,7 @@ A script is told by the conversation alone, so that it goes on where a dead work
 is done by a tool or the model's side, with a ``request_id``: a second owner that runs into it again does it not twice.
 """
 
-from tests.crash import calm, rough
+from tests.crash import calm, rough, turns
 
 SCRIPTS = {
     script.name: script
@@ -20,5 +20,13 @@ SCRIPTS = {
         rough.CANCELLED,
         rough.CANCELLED_UNHEARD,
         rough.STORMY,
+        turns.LATE,
+        turns.REPEATING,
+        turns.BLOCKED,
+        turns.FAILING,
+        turns.BUDGET,
+        turns.OBSOLETE,
+        turns.ABANDONED,
+        turns.CROWDED,
     )
 }

@@ -7,25 +7,18 @@ import pytest
 
 from tests.crash.figures import crash_points
 from tests.crash.invariants import ending_of, wrong
-from tests.crash.points import Point, Stage, calls_without_a_crash, several, single, staged
+from tests.crash.points import Point, Stage, breaks, calls_without_a_crash, several, single, staged
 from tests.crash.scripts import SCRIPTS
 from tests.history import assert_sound
 
 pytestmark = pytest.mark.one_server
 
 LEAST_POINTS = {
-    "plain": 32,
-    "tools": 40,
-    "at once": 34,
-    "steered": 34,
-    "stopped": 28,
-    "cancelled": 32,
-    "cancelled unheard": 32,
-    "asking": 42,
-    "shipping": 34,
-    "ordering": 28,
-    "stormy": 36,
-}
+    "plain": 32, "tools": 40, "at once": 34, "asking": 42, "shipping": 34, "ordering": 28,
+    "steered": 34, "stopped": 28, "cancelled": 32, "cancelled unheard": 32, "stormy": 36,
+    "late": 16, "repeating": 16, "blocked": 20, "failing": 40, "budget": 30, "obsolete": 34, "abandoned": 24,
+    "crowded": 44,
+}  # fmt: skip
 """Distinct (script, port, n, moment) at which a worker must have died."""
 
 
@@ -52,6 +45,19 @@ async def test_a_worker_may_die_before_or_after_any_port_call(database_url, name
         reached = {point.reached for point in points} - {None}
         print(f"{name}: {len(reached)} points in {len(calls)} port calls")
         assert len(reached) >= LEAST_POINTS[name]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_a_database_call_that_fails_changes_nothing_and_makes_nothing_unknown(database_url, name):
+    """Case 31 and F5, at every call and with everything that a worker does: not sent, or sent and not answered."""
+    async with staged(database_url) as stage:
+        calls = (await calls_without_a_crash(stage, SCRIPTS[name])).lives[0].calls
+        points = [await stage.point(SCRIPTS[name], doom) for doom in breaks(calls)]
+        await stage.play(points)
+        assert await found_in(stage, points) == []
+        reached = {point.reached for point in points} - {None}
+        print(f"{name}: {len(reached)} broken calls")
+        assert len(reached) >= len(points) // 2
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

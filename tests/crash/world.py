@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrt.agents import Agent, ToolContext
+from agentrt.agents import Agent, Limits, ToolContext
 from agentrt.client import Client
 from agentrt.core.journal import ToolOutcome
 from agentrt.core.messages import Message
@@ -74,7 +74,8 @@ class Script:
     """``answer`` is the model, ``move`` what the user does when nothing is due: False when the story is over.
 
     ``texts``: what the user said, in the order in which the model sees it. ``outcomes``: how the calls of a tool may
-    end when a worker died. ``answers``: how many answers the journal may hold. ``least``: port calls without a crash.
+    end when a worker died. ``answers`` and ``approvals``: how many of them the journal may hold. ``meddle`` is what the
+    user does before a port call.
     """
 
     name: str
@@ -85,11 +86,14 @@ class Script:
     outcomes: Expected
     answers: tuple[int, ...]
     runs: int = 1
-    least: int = 10
+    approvals: tuple[int, ...] = (0,)
+    meddle: Callable[[World, str], Awaitable[None]] | None = None
 
 
-def agent_of(name: str, *tools: Any) -> Agent:
-    return Agent(name, model="crash:model", tools=[mortal(each, lambda: WORLD.get().life) for each in tools])
+def agent_of(name: str, *tools: Any, limits: Limits | None = None) -> Agent:
+    """An agent whose tools die with their worker."""
+    lived = [mortal(each, lambda: WORLD.get().life) for each in tools]
+    return Agent(name, model="crash:model", tools=lived, limits=limits)
 
 
 async def no_move(world: World, session: Session) -> bool:
