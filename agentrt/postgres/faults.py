@@ -22,11 +22,13 @@ from agentrt.ports import UnstorableBatch
 
 _UNSTORABLE = ("22", "23", "54")
 _CONFIGURATION = ("28", "3D", "42501")  # authorization, no such database, no such right
+_LOCKED = ("55P03", "40P01")  # lock_timeout, deadlock
 _MISSING = ("3F000", "42P01", "42883", "42703", "42P02")  # schema, table, function, column, parameter
 
 
 class LockTimeout(DatabaseUnavailable):
-    """A row stayed locked by somebody else for longer than ``lock_timeout``: nothing was written."""
+    """A row stayed locked by others for longer than ``lock_timeout``, or by others who wait for each other, and for us
+    in the row's queue: nothing was written."""
 
 
 CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -68,7 +70,7 @@ def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | Unsto
         return UnstorableBatch(f"{words} (SQLSTATE {state})")
     if state in _MISSING:
         return SchemaMismatch(f"{location(url)} has no schema of agentrt that fits ({words}): run `agentrt migrate`")
-    if state == "55P03":
+    if state in _LOCKED:
         return LockTimeout(f"{location(url)}: {words} (SQLSTATE {state})")
     if state.startswith(_CONFIGURATION):
         return ConfigurationError(f"{location(url)} refuses: {words}")
