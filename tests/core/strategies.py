@@ -25,7 +25,8 @@ from agentrt.core.journal import (
 )
 from agentrt.core.messages import Message, ModelOutput, Result, ToolResults, UserInput
 from agentrt.core.session import CallId, Seq
-from tests.core.simulation import Tape, World, tell
+from tests.core.simulation import tell
+from tests.core.world import Tape, World
 
 assert settings.default is not None
 many = settings(max_examples=20 * settings.default.max_examples)

@@ -43,8 +43,8 @@ from agentrt.core.journal import (
 from agentrt.core.session import CallId, Seq
 from agentrt.core.storable import storable
 from agentrt.core.transcript import fold
-from tests.core.simulation import World
 from tests.core.strategies import RAW, stories
+from tests.core.world import World
 
 CALL = CallId("000005001")
 ONE_OF_EACH: tuple[EntryData, ...] = (

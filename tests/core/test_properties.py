@@ -29,8 +29,8 @@ from agentrt.core.resume import plan_resume
 from agentrt.core.session import CallId, Completed, Seq, Status
 from agentrt.core.transcript import fold
 from tests.core.neutral import FORMATS, violations
-from tests.core.simulation import MODELS, TOOLS, World
 from tests.core.strategies import many, message_lists, plain_stories, stories, unlawful_journals
+from tests.core.world import MODELS, TOOLS, World
 
 # --- lawful journals ------------------------------------------------------------------------------------------------
 
