@@ -208,7 +208,16 @@ class Activation:
                 finally:
                     watch.cancel()
         except BaseExceptionGroup as raised:
-            raise most_telling(raised) from None
+            error = most_telling(raised)
+            if isinstance(error, Interrupted):
+                await self._settle()
+            raise error from None
+
+    async def _settle(self) -> None:
+        """Writes go on when their callers are cancelled: what they brought is part of what is planned from next."""
+        await self.deps.committer.settled(self.holding)
+        if self.holding.committed_seq > self.holding.last_seq:
+            await self.catch_up()
 
     async def _watch_for_interrupt(self) -> None:
         seen = self.holding.last_seq

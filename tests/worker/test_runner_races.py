@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from agentrt.agents import Agent, ToolContext, tool
+from agentrt.core.events import SessionCrashed
 from agentrt.core.journal import ApprovalRequested, SessionSuspended
 from agentrt.testing import Call, Conversation, LocalWorker, ScriptedModel, local_worker
 from agentrt.tools.ask_user import ask_user
-from tests.worker.scenes import found, head, results, types
+from tests.worker.scenes import found, head, results, running, told, types
 
 pytestmark = pytest.mark.one_server
 
@@ -176,3 +178,52 @@ async def test_an_interrupt_that_comes_in_with_a_gap_still_interrupts(database_u
                 await worker.run()
             assert (await head(worker, session_id)).outcome == {"text": "ok: stop"}
             assert [outcome for outcome, _ in await results(worker, session_id)] == ["ok", "interrupted"]
+
+
+class SlowToRead:
+    """The real store; what ``meanwhile`` does happens while the second reading of a session is on its way."""
+
+    def __init__(self, store: Any, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._meanwhile = meanwhile
+        self._readings = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, session_id: Any, after_seq: Any) -> Any:
+        self._readings += 1
+        if self._readings == 2:
+            await self._meanwhile()
+        return await self._store.read(session_id, after_seq)
+
+
+async def test_a_result_that_is_being_written_when_the_user_interrupts_stands(database_url):
+    """The call ended while the interrupt was read: its result is written, and nobody closes the call again."""
+    begun, paid = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay."""
+        begun.set()
+        await paid.wait()
+        return "paid"
+
+    async def end_the_call() -> None:
+        paid.set()
+        for _ in range(50):  # its result waits for the reading to end, and is sent before the interrupt is seen
+            await asyncio.sleep(0)
+
+    def script(conversation: Conversation):
+        return Call("pay") if conversation.turn == 0 else echo(conversation)
+
+    async with local_worker(database_url, Agent("a", model=ScriptedModel(script), tools=[pay])) as worker:
+        worker.deps = replace(worker.deps, store=SlowToRead(worker.store, end_the_call))
+        session_id = await worker.client.create("a", "begin")
+        async with running(worker) as holding:
+            await begun.wait()
+            await worker.client.send(session_id, "stop", when_running="interrupt")
+            holding.ahead.set()
+        assert await results(worker, session_id) == [("ok", "paid")]
+        assert (await head(worker, session_id)).outcome == {"text": "ok: stop"}
+        assert told(worker, SessionCrashed) == []
