@@ -74,6 +74,7 @@ class Listener:
         self._channels = channels
         self._connected = connected
         self._unavailable = unavailable
+        self._proven = False
         self.listening = False
 
     async def run(self) -> None:
@@ -111,7 +112,10 @@ class Listener:
         return lost
 
     async def _is_proven(self, connection: asyncpg.Connection[asyncpg.Record]) -> bool:
-        """A round trip from a second connection: through a transaction pooler LISTEN answers, and is deaf."""
+        """A round trip from a second connection: through a transaction pooler LISTEN answers, and is deaf.
+
+        What worked once is never judged again: a silence is then the server's, or a busy loop's.
+        """
         channel, heard = f"agentrt_proof_{uuid4().hex}", asyncio.Event()
 
         def hear(*_: object) -> None:
@@ -121,18 +125,23 @@ class Listener:
         probe = await connect(self._options, Role.PROBE, direct=True)
         try:
             await probe.execute("select pg_notify($1, '')", channel, timeout=_PING_LIMIT_SECONDS)
-            async with asyncio.timeout(_PROOF_SECONDS):
-                await heard.wait()
-        except TimeoutError:
-            self._unavailable(
-                f"LISTEN does not work through {location(self._options.listen_url)} (a transaction pooler?): new work "
-                "is found by polling; set AGENTRT_DIRECT_DATABASE_URL to the server itself"
-            )
-            return False
         finally:
             await close(probe)
-        await connection.remove_listener(channel, hear)
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PROOF_SECONDS):
+                await heard.wait()
+        await connection.remove_listener(channel, hear)  # an answer, before which whatever was notified has arrived
+        if heard.is_set():
+            self._proven = True
+            return True
+        where = location(self._options.listen_url)
+        if self._proven:
+            raise DatabaseUnavailable(f"{where} brought no notification within {_PROOF_SECONDS:g} s")
+        self._unavailable(
+            f"LISTEN does not work through {where} (a transaction pooler?): new work is found by polling; set "
+            "AGENTRT_DIRECT_DATABASE_URL to the server itself"
+        )
+        return False
 
     async def _ping(self, connection: asyncpg.Connection[asyncpg.Record], lost: asyncio.Event) -> None:
         """Returns never; raises when the connection is gone or does not answer."""
