@@ -78,7 +78,9 @@ def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | Unsto
 
 
 def _words(error: BaseException) -> str:
-    return re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    """The sentence alone: a detail of PostgreSQL's quotes the row that it complains about."""
+    text = error.args[0] if isinstance(error, asyncpg.PostgresError) and error.args else error
+    return re.sub(r"\s+", " ", str(text)).strip() or type(error).__name__
 
 
 @contextmanager

@@ -100,21 +100,24 @@ async def connect(options: DatabaseOptions, role: Role, *, direct: bool = False)
     url = options.listen_url if direct else options.url
     pooled = options.pooled and not direct
     try:
-        connection = await _open(url, {} if pooled else server_settings(options, role), pooled=pooled)
+        connection = await _open(url, options, {} if pooled else server_settings(options, role), pooled=pooled)
     except asyncpg.ProtocolViolationError:  # poolers refuse settings that they do not track
-        connection = await _open(url, {}, pooled=True)
+        connection = await _open(url, options, {}, pooled=True)
         pooled = True
     if pooled:
         await _check_pooled(connection, url)
     return connection
 
 
-async def _open(url: str, settings: dict[str, str], *, pooled: bool) -> asyncpg.Connection[asyncpg.Record]:
+async def _open(
+    url: str, options: DatabaseOptions, settings: dict[str, str], *, pooled: bool
+) -> asyncpg.Connection[asyncpg.Record]:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             return await asyncpg.connect(
                 url,
                 timeout=CONNECT_SECONDS,
+                command_timeout=options.statement_seconds + _GRACE_SECONDS,
                 server_settings=settings,
                 target_session_attrs=SessionAttribute.primary,
                 statement_cache_size=0 if pooled else 100,
@@ -195,20 +198,30 @@ class RoleConnection:
 
     @asynccontextmanager
     async def using(self, seconds: float | None = None) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-        """The connection for the length of a block, with a time limit and our errors."""
+        """The connection for the length of a block, with a time limit and our errors.
+
+        The limit counts from when the connection is there; waiting for it, and for one to be made, is limited too.
+        """
         limit = (self._options.statement_seconds if seconds is None else seconds) + _GRACE_SECONDS
-        async with self._lock:
-            connection = await self._connected()
-            try:
-                async with asyncio.timeout(limit):
+        try:
+            async with asyncio.timeout(limit + CONNECT_SECONDS), self._lock:
+                connection = await self._connected()
+                async with self._cut_by_failure(), asyncio.timeout(limit):
                     yield connection
-            except CONNECTION_ERRORS as error:
-                if is_connection_lost(error):
-                    self._cut()
-                raise translate(error, url=self.url) from error
-            except BaseException:
-                self._cut()  # cancelled in the middle: nobody knows what is still on its way
-                raise
+        except CONNECTION_ERRORS as error:
+            raise translate(error, url=self.url) from error
+
+    @asynccontextmanager
+    async def _cut_by_failure(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except CONNECTION_ERRORS as error:
+            if is_connection_lost(error):
+                self._cut()
+            raise
+        except BaseException:
+            self._cut()  # cancelled in the middle: nobody knows what is still on its way
+            raise
 
     async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
         if self._closed and (self._connection is None or self._connection.is_closed()):
