@@ -1,0 +1,105 @@
+"""Workers behind a pooler in transaction mode, where LISTEN is deaf and a session's locks are anybody's."""
+
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from agentrt import connect
+from agentrt.core.journal import SessionCompleted
+from tests.history import assert_sound
+from tests.system.fleet import Fleet, until, wait_for_workers
+from tests.system.gates import Gates
+from tests.system.pooler import PROGRAM, pooled
+from tests.system.sessions import (
+    CALM,
+    ENTRIES,
+    MAY_JUDGE,
+    STATUS,
+    UNFINISHED,
+    charged,
+    create,
+    create_many,
+    owners,
+)
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed (apt-get install pgbouncer)"),
+]
+
+DEAF = "LISTEN does not work"
+LOCKLESS = "advisory locks do not work"
+
+
+async def kill_the_owner(workers: Fleet, connection: asyncpg.Connection, gates: Gates) -> float:
+    """SIGKILL the worker in the middle of a tool; seconds until another one has the session."""
+    session = await create(connection, "one", "gated_read")
+    await gates.reached("tool")
+    workers.start("second", **CALM)
+    await until(connection, MAY_JUDGE, "second")
+    workers.workers[0].kill()
+    killed = time.monotonic()
+    await until(connection, ENTRIES, session, "session_claimed", want=2)
+    seconds = time.monotonic() - killed
+    gates.open("tool")
+    await until(connection, STATUS, session, want="completed")
+    assert await owners(connection, session) == ["first", "second"]
+    assert await charged(connection, session) == (1, 1)
+    return seconds
+
+
+async def test_with_a_direct_url_nothing_falls_back_and_a_killed_worker_is_replaced_before_its_lease_ends(
+    workers: Fleet, connection: asyncpg.Connection, gates: Gates, database_url: str, tmp_path: Path
+) -> None:
+    """Case 14."""
+    async with pooled(database_url, tmp_path) as workers.url:
+        workers.settings = {"direct_database_url": database_url, **CALM, "lease_seconds": 30}
+        workers.start("first")
+        await wait_for_workers(connection, 1)
+        await create_many(connection, 100)
+        await until(connection, UNFINISHED, want=0)
+        assert await connection.fetchval("select bool_and(liveness_key is not null) from agentrt.workers")
+        assert await kill_the_owner(workers, connection, gates) < 10
+    for worker in workers.workers:
+        assert DEAF not in worker.logged()
+        assert LOCKLESS not in worker.logged()
+    await assert_sound(connection)
+
+
+async def test_without_a_direct_url_polling_and_the_end_of_the_lease_do_and_that_is_said_once(
+    workers: Fleet, connection: asyncpg.Connection, gates: Gates, database_url: str, tmp_path: Path
+) -> None:
+    """Case 14: within the lease and three heartbeats."""
+    async with pooled(database_url, tmp_path) as workers.url:
+        workers.settings = dict(CALM)
+        workers.start("first")
+        await wait_for_workers(connection, 1)
+        await create_many(connection, 100)
+        await until(connection, UNFINISHED, want=0)
+        assert await connection.fetchval("select bool_and(liveness_key is null) from agentrt.workers")
+        seconds = await kill_the_owner(workers, connection, gates)
+        lease, heartbeat = CALM["lease_seconds"], CALM["heartbeat_seconds"]
+        assert lease - 2 * heartbeat < seconds < lease + 3 * heartbeat + 2, "two seconds for this machine"
+        for worker in workers.workers:
+            assert worker.logged().count(DEAF) == 1
+            assert worker.logged().count(LOCKLESS) == 1
+    await assert_sound(connection)
+
+
+async def test_a_client_behind_a_pooler_creates_and_follows_a_session_to_its_end(
+    workers: Fleet, connection: asyncpg.Connection, database_url: str, tmp_path: Path
+) -> None:
+    async with pooled(database_url, tmp_path) as workers.url, connect(workers.url) as client:
+        workers.start("only", **CALM)
+        session = await client.create("three", "take 2")
+        followed = []
+        async with aclosing(client.follow(session)) as entries:
+            async for entry in entries:
+                followed.append(entry.seq)
+                if isinstance(entry.data, SessionCompleted):
+                    break
+        assert followed == list(range(1, len(followed) + 1))
+    await assert_sound(connection)
