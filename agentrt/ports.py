@@ -20,6 +20,7 @@ from agentrt.core.session import Seq, Session, SessionId, Status, WorkerId
 from agentrt.core.stored import (
     Answer,
     Claimed,
+    Exhausted,
     Grant,
     NewEntry,
     Offer,
@@ -39,6 +40,7 @@ __all__ = [
     "Claimed",
     "ClientStore",
     "EventSink",
+    "Exhausted",
     "Grant",
     "KeeperStore",
     "Model",

@@ -154,11 +154,11 @@ end $$;
 
 -- A crash is charged when it is seen: running -> queued with a back-off, or failed when the attempts are used up (then
 -- perhaps queued again, by a queued message). entry_type tells how it was seen: session_orphaned (a reap, new_token) or
--- session_released (a crash release). Returns the status afterwards.
+-- session_released (a crash release). Returns the status afterwards, and the run if it failed.
 create function agentrt._charge(
   session_id uuid, entry_type text, entry_data jsonb, new_token boolean,
-  dedup_key text default null, worker_id uuid default null
-) returns text language plpgsql as $$
+  dedup_key text default null, worker_id uuid default null, out status text, out exhausted jsonb
+) language plpgsql as $$
 #variable_conflict use_column
 declare
   moment timestamptz := clock_timestamp();
@@ -181,7 +181,10 @@ begin
     perform agentrt._obsolete_approvals(session_id);
     perform agentrt._append_entry(session_id, 'session_failed', jsonb_build_object('outcome', ending),
                                   worker_id => worker_id);
-    return case when agentrt._promote(session_id, worker_id) then 'queued' else 'failed' end;
+    exhausted := jsonb_build_object('session_id', head.id, 'agent', head.agent, 'queue', head.queue, 'run', head.run,
+                                    'attempt', head.attempt, 'fencing_token', head.fencing_token);
+    status := case when agentrt._promote(session_id, worker_id) then 'queued' else 'failed' end;
+    return;
   end if;
   update agentrt.sessions s
     set attempt = s.attempt + 1, takeovers = s.takeovers + 1,
@@ -190,7 +193,7 @@ begin
   if head.attempt < 2 then
     perform agentrt._notify('agentrt_ready', array[head.queue]);
   end if;
-  return 'queued';
+  status := 'queued';
 end $$;
 
 -- Nothing after the first crash in a row, then 2, 4, 8 … 60 s, each between half and all of it.
@@ -252,11 +255,13 @@ end $$;
 -- Nothing waits for a row that somebody else holds: the next round comes.
 create function agentrt._sweep(
   judge uuid, max_rows integer,
-  out requeued integer, out failed integer, out due integer, out expired integer, out pruned integer, out more boolean
+  out requeued integer, out failed integer, out due integer, out expired integer, out pruned integer, out more boolean,
+  out exhausted jsonb
 ) language plpgsql as $$
 #variable_conflict use_column
 begin
-  select o.requeued, o.failed into requeued, failed from agentrt._sweep_orphans(judge, max_rows) o;
+  select o.requeued, o.failed, o.exhausted into requeued, failed, exhausted
+    from agentrt._sweep_orphans(judge, max_rows) o;
   due := agentrt._sweep_due(max_rows);
   expired := agentrt._sweep_approvals(max_rows);
   pruned := agentrt._sweep_rows(max_rows);
@@ -266,14 +271,17 @@ end $$;
 -- running -> queued or failed: sessions whose owner is not an alive or draining worker, a missing one included. Owners
 -- first, by a loose scan of their index: there are few, and their sessions are only looked at when they are not alive.
 -- A session is locked by its token as well: since the look it may have been claimed by a worker that lives.
-create function agentrt._sweep_orphans(judge uuid, max_rows integer, out requeued integer, out failed integer)
-language plpgsql as $$
+create function agentrt._sweep_orphans(
+  judge uuid, max_rows integer, out requeued integer, out failed integer, out exhausted jsonb
+) language plpgsql as $$
 #variable_conflict use_column
 declare
   orphan record;
+  charged record;
 begin
   requeued := 0;
   failed := 0;
+  exhausted := '[]';
   for orphan in
     with recursive owners (id) as (
       (select s.lease_owner from agentrt.sessions s where s.status = 'running' order by s.lease_owner limit 1)
@@ -298,13 +306,14 @@ begin
       where s.id = orphan.id and s.fencing_token = orphan.fencing_token and s.status = 'running'
       for no key update skip locked;
     if found then
-      if agentrt._charge(orphan.id, 'session_orphaned',
-          jsonb_build_object('worker_id', orphan.owner, 'worker', coalesce(orphan.name, '')), true,
-          worker_id => judge) = 'failed' then
+      charged := agentrt._charge(orphan.id, 'session_orphaned',
+        jsonb_build_object('worker_id', orphan.owner, 'worker', coalesce(orphan.name, '')), true, worker_id => judge);
+      if charged.status = 'failed' then
         failed := failed + 1;
       else
         requeued := requeued + 1;
       end if;
+      exhausted := exhausted || coalesce(charged.exhausted, '[]');
     end if;
   end loop;
 end $$;

@@ -81,6 +81,7 @@ def test_the_promised_names_are_there():
 
 def test_every_event_can_be_logged_and_counted(logs, stream, metrics):
     samples = {"str": "x", "int": 1, "float": 1.5, "float | None": 1.5, "tuple[str, ...]": ("a",), "WorkerId": WORKER}
+    samples["ReleaseReason"] = "drain"
     sink = Telemetry(logs, metrics)
     for kind in all_kinds():
         sink(kind(**{field.name: samples.get(str(field.type), SESSION["session_id"]) for field in fields(kind)}))
@@ -217,6 +218,7 @@ def test_the_promised_metrics_are_there_under_their_names(metrics):
     metrics.watch_queues(list)
     for kind in all_kinds():
         samples = {"str": "x", "int": 1, "float": 1.5, "float | None": 1.5, "tuple[str, ...]": ("a",)}
+        samples["ReleaseReason"] = "drain"
         metrics.observe(kind(**{field.name: samples.get(str(field.type), WORKER) for field in fields(kind)}))
     found = {sample.name.removesuffix("_count") for family in metrics.registry.collect() for sample in family.samples}
     promised = (

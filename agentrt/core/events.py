@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentrt.core.session import SessionId, WorkerId
+from agentrt.core.session import ReleaseReason, SessionId, WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,10 @@ class SessionResumed(SessionEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReleased(SessionEvent):
-    reason: str
+    """``error`` says more than ``reason``, for people."""
+
+    reason: ReleaseReason
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,19 @@ class SuspendReason(StrEnum):
     BUDGET = "budget"
 
 
+class ReleaseReason(StrEnum):
+    """Why a session went back to the queue; a metric's label, so there are no others."""
+
+    DRAIN = "drain"
+    BACK_OFF = "back-off"
+    MODEL_UNAVAILABLE = "model unavailable"
+    NO_SUCH_AGENT = "no such agent"
+    FENCED = "fenced"
+    NOT_RUN = "not run"
+    FORCED = "forced"
+    CRASH = "crash"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A session's row as it was read or claimed. Tokens and cost are those of the present run."""
@@ -112,10 +125,11 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Given back unharmed; ready again after ``delay_seconds``. Costs no attempt."""
+    """Given back unharmed; ready again after ``delay_seconds``. Costs no attempt. ``message`` is for people."""
 
-    reason: str
+    reason: ReleaseReason
     delay_seconds: float = 0.0
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

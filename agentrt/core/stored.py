@@ -56,8 +56,21 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exhausted:
+    """A run that a reap has failed: its crash was one too many. The token is the new one."""
+
+    session_id: SessionId
+    agent: str
+    queue: str
+    run: int
+    attempt: int
+    fencing_token: FencingToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What one round of ``sweep`` did; ``more`` when a limit was hit and another round is due at once."""
+    """What one round of ``sweep`` did; ``more`` when a limit was hit and another round is due at once. ``exhausted``
+    are the runs that it failed: the ``failed`` sessions, and those that a queued message has begun anew."""
 
     requeued: int = 0
     failed: int = 0
@@ -65,6 +78,7 @@ class Swept:
     expired: int = 0
     pruned: int = 0
     more: bool = False
+    exhausted: tuple[Exhausted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +133,13 @@ class Write:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """What came of a ``Write``. Ours are the last ``len(entries)`` (plus the ending's own) up to ``last_seq``; a gap
-    before them is what clients wrote. ``status`` is the session's afterwards."""
+    before them is what clients wrote. ``status`` is the session's afterwards. ``exhausted``: the crash that was written
+    was one too many, and the database has failed the run (which a queued message may have followed at once)."""
 
     answer: Answer
     last_seq: Seq = Seq(0)
     status: Status | None = None
+    exhausted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
 
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.session import FencingToken, Seq, SessionId, WorkerId
-from agentrt.ports import Grant, Renewal, Swept, WorkerInfo, WorkerState
+from agentrt.ports import Exhausted, Grant, Renewal, Swept, WorkerInfo, WorkerState
 from agentrt.postgres import statements
 from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, connect
+from agentrt.postgres.rows import load
 
 SWEEP_ROWS = 500
 
@@ -102,7 +105,19 @@ class PostgresReaperStore:
             expired=row["expired"],
             pruned=row["pruned"],
             more=row["more"],
+            exhausted=tuple(_exhausted(run) for run in load(row["exhausted"])),
         )
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+def _exhausted(run: Mapping[str, Any]) -> Exhausted:
+    return Exhausted(
+        session_id=SessionId(UUID(run["session_id"])),
+        agent=run["agent"],
+        queue=run["queue"],
+        run=run["run"],
+        attempt=run["attempt"],
+        fencing_token=FencingToken(run["fencing_token"]),
+    )

@@ -76,8 +76,8 @@ def ending_json(outcome: Outcome) -> str:
         case Suspended(reason=reason, message=message, waits_for=waits_for):
             suspension = {"reason": reason.value, "message": message, "waits_for": waits_for}
             ending = {"kind": "suspend", "suspension": suspension}
-        case Released(reason=reason_text, delay_seconds=delay_seconds):
-            ending = {"kind": "release", "reason": reason_text, "delay_seconds": delay_seconds}
+        case Released(reason=why, delay_seconds=delay_seconds, message=message):
+            ending = {"kind": "release", "reason": str(why), "delay_seconds": delay_seconds, "message": message}
         case Crashed(message=message, detail=detail):
             ending = {"kind": "crash", "message": message, "detail": detail}
         case _:

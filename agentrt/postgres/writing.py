@@ -38,6 +38,7 @@ def answers(rows: Sequence[asyncpg.Record]) -> Sequence[Written]:
             answer=Answer(row["answer"]),
             last_seq=Seq(row["last_seq"] or 0),
             status=None if row["status"] is None else Status(row["status"]),
+            exhausted=bool(row.get("exhausted")),
         )
         for row in rows
     ]

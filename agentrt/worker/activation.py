@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ from agentrt.ports import Answer, EventSink, ModelFactory, NewEntry, SessionStor
 from agentrt.settings import Settings
 from agentrt.worker.committer import Committer
 from agentrt.worker.gates import ModelGates
-from agentrt.worker.holding import Holding
+from agentrt.worker.holding import Holding, event_keys
 from agentrt.worker.threads import ToolThreads
 
 _T = TypeVar("_T")
@@ -244,18 +244,6 @@ class Activation:
 
 def _interrupts(entry: Entry) -> bool:
     return isinstance(entry.data, UserMessage) and entry.data.when_running == "interrupt"
-
-
-def event_keys(holding: Holding) -> Mapping[str, Any]:
-    """The keys that every event of a session bears."""
-    return {
-        "session_id": holding.session.id,
-        "agent": holding.session.agent,
-        "queue": holding.session.queue,
-        "run": holding.session.run,
-        "attempt": holding.session.attempt,
-        "fencing_token": int(holding.lease.fencing_token),
-    }
 
 
 def new_entries(data: Sequence[EntryData], *, dedup_key: str | None = None) -> tuple[NewEntry, ...]:

@@ -30,6 +30,7 @@ from agentrt.ports import (
     Written,
 )
 from agentrt.worker.commitline import Asked, Lane, Line, Queue, Sending
+from agentrt.worker.endings import tell_end
 from agentrt.worker.holding import Holding
 from agentrt.worker.pacing import Backoff, jittered
 
@@ -46,7 +47,7 @@ class Committer:
     Args:
         store: Where to write.
         worker_id: The incarnation that owns the sessions.
-        emit: Hears of each group commit.
+        emit: Hears of each group commit, and of each ending.
         clock: Monotonic seconds.
     """
 
@@ -262,7 +263,7 @@ class Committer:
         holding.committed_seq = max(holding.committed_seq, written.last_seq)
         match written.answer:
             case Answer.WRITTEN | Answer.ALREADY:
-                holding.wrote(sending.write)
+                self._wrote(sending, written)
                 line.finish(written)
             case Answer.STALE:
                 line.finish(written)
@@ -277,6 +278,12 @@ class Committer:
                 await self._lost(sending)
         self._go_on(line)
 
+    def _wrote(self, sending: Sending, written: Written) -> None:
+        holding, ending = sending.line.holding, sending.write.ending
+        holding.wrote(sending.write)
+        if ending is not None:
+            tell_end(self._emit, holding, ending, exhausted=written.exhausted)
+
     async def _lost(self, sending: Sending) -> None:
         """Not ours any more. An *ending* with an unknown outcome may have been written before somebody else claimed
         the session: one look tells. After an append it would change nothing: nobody may go on with a lost session."""
@@ -288,8 +295,9 @@ class Committer:
                 line.in_flight = False  # stays unknown: the repeat is answered the same, and we look again
                 return
             if found:
-                holding.ended = True
-                line.finish(Written(answer=Answer.ALREADY, last_seq=holding.committed_seq))
+                written = Written(answer=Answer.ALREADY, last_seq=holding.committed_seq)
+                self._wrote(sending, written)
+                line.finish(written)
                 return
         holding.lose(_REFUSED)
         self._drop(line, LeaseLost(f"session {holding.session.id} is lost: {holding.lost_reason}"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from agentrt.core.journal import AssistantMessage, ToolResult
 from agentrt.core.session import FencingToken, Lease, Seq, Session, SessionId
@@ -87,6 +88,18 @@ class Holding:
 
 
 FRAGILE_ATTEMPT = 3
+
+
+def event_keys(holding: Holding) -> dict[str, Any]:
+    """What every event of a session carries."""
+    return {
+        "session_id": holding.session.id,
+        "agent": holding.session.agent,
+        "queue": holding.session.queue,
+        "run": holding.session.run,
+        "attempt": holding.session.attempt,
+        "fencing_token": int(holding.lease.fencing_token),
+    }
 
 
 class Holdings:

@@ -20,18 +20,16 @@ from agentrt.core.errors import DatabaseUnavailable, LeaseLost
 from agentrt.core.events import (
     ListenerReconnected,
     SessionCrashed,
-    SessionReleased,
     SlotsChanged,
     WarningRaised,
     WorkerStarted,
 )
-from agentrt.core.session import Crashed, FencingToken, Released, Session, SessionId, WorkerId
+from agentrt.core.session import Crashed, FencingToken, Released, ReleaseReason, Session, SessionId, WorkerId
 from agentrt.ports import EventSink, Renewal, SessionStore, StoreFactory, WakeupHandlers, WorkerInfo
 from agentrt.settings import Settings
-from agentrt.worker.activation import event_keys
 from agentrt.worker.claimer import Claimer, Offering
 from agentrt.worker.committer import Committer
-from agentrt.worker.holding import Holding, Holdings
+from agentrt.worker.holding import Holding, Holdings, event_keys
 from agentrt.worker.keeper import Keeper, KeeperHandlers
 from agentrt.worker.reconciler import Reconciler
 from agentrt.worker.watchdog import MainLoop
@@ -124,7 +122,6 @@ class Incarnation:
             holdings=self.holdings,
             pending_claim=lambda: self.claimer.pending,
             renew=self.keeper.beat_soon,
-            emit=self._emit,
         )
         self._run_session = parts.make_runner(
             store, self.committer, worker_id=self.worker.id, agent_unavailable=offering.withhold
@@ -229,7 +226,7 @@ class Incarnation:
         except asyncio.CancelledError:
             if not self._slot_was_cancelled(holding):
                 raise
-            crash = Released("drain")
+            crash = Released(ReleaseReason.DRAIN)
         except Exception as error:  # noqa: BLE001 - the border of the runner: charged, and the others go on
             stack = "".join(traceback.format_exception(error))
             self._emit(SessionCrashed(**event_keys(holding), error=repr(error), traceback=stack))
@@ -246,15 +243,13 @@ class Incarnation:
 
     async def _refuse(self, holding: Holding) -> None:
         """Case 10: claimed when nothing may be begun any more."""
-        await self._end(holding, Released("drain" if self.draining else "fenced"))
+        await self._end(holding, Released(ReleaseReason.DRAIN if self.draining else ReleaseReason.FENCED))
 
     async def _end(self, holding: Holding, outcome: Released | Crashed) -> None:
         try:
             await self.committer.settled(holding)
             if not holding.ended:
                 await self.committer.end(holding, outcome)
-                reason = "crash" if isinstance(outcome, Crashed) else outcome.reason
-                self._emit(SessionReleased(**event_keys(holding), reason=reason))
         except (LeaseLost, DatabaseUnavailable):
             pass  # the next renewals tell whose it is
         finally:

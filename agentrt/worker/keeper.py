@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import (
@@ -20,6 +20,7 @@ from agentrt.core.events import (
     HeartbeatSucceeded,
     LoopLagged,
     SelfFenced,
+    SessionEnded,
     WarningRaised,
     WorkerReaped,
     WorkerStalled,
@@ -35,6 +36,7 @@ from agentrt.ports import (
     WorkerState,
 )
 from agentrt.settings import Settings
+from agentrt.worker.endings import EXHAUSTED
 from agentrt.worker.fence import Fence
 from agentrt.worker.holding import Holdings
 from agentrt.worker.pacing import Backoff, jittered
@@ -307,8 +309,12 @@ class Keeper:
                 reaper = self._reaper = await self._stores.reaper()
             for reaped in await reaper.mark(self.worker.id):
                 self._emit(WorkerReaped(worker_id=self.worker.id, reaped=reaped))
-            while (await reaper.sweep(self.worker.id)).more:
-                pass
+            more = True
+            while more:
+                swept = await reaper.sweep(self.worker.id)
+                for run in swept.exhausted:
+                    self._emit(SessionEnded(**asdict(run), status="failed", code=EXHAUSTED))
+                more = swept.more
         except Exception as error:  # noqa: BLE001 - a daemon loop: others reap too, and we try again
             self._emit(WarningRaised(message=f"cannot look for dead workers: {error}"))
             reaper, self._reaper = self._reaper, None

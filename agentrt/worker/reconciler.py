@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrt.core.errors import DatabaseUnavailable, LeaseLost
-from agentrt.core.events import SessionReleased
-from agentrt.core.session import FencingToken, Lease, Released, SessionId, WorkerId
-from agentrt.ports import EventSink, Grant, Renewal, SessionStore
+from agentrt.core.session import FencingToken, Lease, Released, ReleaseReason, SessionId, WorkerId
+from agentrt.ports import Grant, Renewal, SessionStore
 from agentrt.worker.committer import Committer
 from agentrt.worker.holding import Holding, Holdings
 
@@ -26,7 +25,6 @@ class Reconciler:
         holdings: What runs.
         pending_claim: The number of the claim that is on its way.
         renew: Ask for a renewal now.
-        emit: Hears of sessions that were given back.
     """
 
     def __init__(
@@ -38,7 +36,6 @@ class Reconciler:
         holdings: Holdings,
         pending_claim: Callable[[], int | None],
         renew: Callable[[], None],
-        emit: EventSink,
     ) -> None:
         self._store = store
         self._committer = committer
@@ -46,12 +43,11 @@ class Reconciler:
         self._holdings = holdings
         self._pending_claim = pending_claim
         self._renew = renew
-        self._emit = emit
         self._missing: set[Holding] = set()
         self._strays: dict[Lease, int | None] = {}
         self._stopped: dict[Lease, Holding] = {}
         self._asked: dict[SessionId, None] = {}
-        self._work: dict[Lease, str] = {}
+        self._work: dict[Lease, ReleaseReason] = {}
         self._returning: set[Lease] = set()
         self._wanted = asyncio.Event()
 
@@ -104,16 +100,16 @@ class Reconciler:
         elif before[lease] is not None and before[lease] == self._pending_claim():
             self._strays[lease] = before[lease]
         else:
-            self._give_back(lease, "owned, but not run")
+            self._give_back(lease, ReleaseReason.NOT_RUN)
 
     def _consider_stopped(self, lease: Lease) -> None:
         holding = self._stopped.get(lease)
         if holding is not None and not self._committer.pending(holding):
             del self._stopped[lease]
             if not holding.ended:
-                self._give_back(lease, "fenced")
+                self._give_back(lease, ReleaseReason.FENCED)
 
-    def _give_back(self, lease: Lease, reason: str) -> None:
+    def _give_back(self, lease: Lease, reason: ReleaseReason) -> None:
         if lease not in self._returning:
             self._returning.add(lease)
             self._work[lease] = reason
@@ -157,7 +153,7 @@ class Reconciler:
             status = "deleted" if head is None else f"{head.status} now"
             holding.lose(f"taken from this worker: {status}")
 
-    async def give_back(self, lease: Lease, reason: str) -> None:
+    async def give_back(self, lease: Lease, reason: ReleaseReason) -> None:
         """Release a session that we own and do not run, uncharged. What fails is seen again by the next renewals."""
         try:
             head = await self._store.head(lease.session_id)
@@ -172,14 +168,3 @@ class Reconciler:
             return
         finally:
             self._returning.discard(lease)
-        self._emit(
-            SessionReleased(
-                session_id=head.id,
-                agent=head.agent,
-                queue=head.queue,
-                run=head.run,
-                attempt=head.attempt,
-                fencing_token=int(head.fencing_token),
-                reason=reason,
-            )
-        )

@@ -57,11 +57,10 @@ async def finish(activation: Activation, call: OpenCall, *, end: End, seconds: f
         await activation.append(result_of(call, end, seconds=seconds), dedup_key=result_key(call))
     except UnstorableBatch as error:
         await activation.catch_up()
-        if _is_open(activation, call):
-            words = End(
-                outcome=ToolOutcome.ERROR, content="The call ended, but its result cannot be stored.", cause=error
-            )
-            await activation.append(result_of(call, words, seconds=seconds), dedup_key=result_key(call))
+        if not is_open(activation, call):  # a client was faster: its result stands
+            return
+        end = unstorable_end(error)
+        await activation.append(result_of(call, end, seconds=seconds), dedup_key=result_key(call))
     tell_finished(activation, call, end=end, seconds=seconds)
 
 
@@ -78,5 +77,11 @@ def tell_finished(activation: Activation, call: OpenCall, *, end: End, seconds: 
     )
 
 
-def _is_open(activation: Activation, call: OpenCall) -> bool:
+def unstorable_end(error: UnstorableBatch) -> End:
+    """The call ended, and the database refuses its result."""
+    return End(outcome=ToolOutcome.ERROR, content="The call ended, but its result cannot be stored.", cause=error)
+
+
+def is_open(activation: Activation, call: OpenCall) -> bool:
+    """Whether the journal in memory has no result of ``call``."""
     return any(other.call.call_id == call.call.call_id for other in activation.transcript.open_calls)

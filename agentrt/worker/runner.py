@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import assert_never
+from typing import Final, assert_never
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,16 +17,18 @@ from agentrt.core.errors import LeaseLost
 from agentrt.core.journal import SessionResumed, ToolResult
 from agentrt.core.plan import AskApproval, AskModel, CloseCalls, Finish, RunTools, Step, Wait, next_step
 from agentrt.core.resume import plan_resume
-from agentrt.core.session import Completed, Crashed, Failed, Outcome, Released, Suspended
-from agentrt.ports import Answer, NewEntry
-from agentrt.worker.activation import Activation, Interrupted, RunnerDeps, event_keys
+from agentrt.core.session import Crashed, Failed, Outcome, Released, ReleaseReason, Suspended, SuspendReason
+from agentrt.ports import Answer, NewEntry, UnstorableBatch
+from agentrt.worker.activation import Activation, Interrupted, RunnerDeps
 from agentrt.worker.approvals import MAY_REPEAT, approval_of
-from agentrt.worker.holding import Holding
+from agentrt.worker.holding import Holding, event_keys
 from agentrt.worker.tools import run_tools
 from agentrt.worker.turn import Pause, ask_model
-from agentrt.worker.wording import error_text
+from agentrt.worker.wording import error_text, without_secrets
 
 __all__ = ["RunnerDeps", "run_session"]
+
+_LAST_ANSWER_SECONDS: Final = 1.0
 
 
 async def run_session(holding: Holding, deps: RunnerDeps) -> None:
@@ -38,7 +40,7 @@ async def run_session(holding: Holding, deps: RunnerDeps) -> None:
     try:
         await _run(holding, deps)
     except LeaseLost:
-        deps.events(events.SessionLost(**event_keys(holding)))
+        _tell_lost(holding, deps)
     except asyncio.CancelledError:
         await _cut(holding, deps)
         raise
@@ -50,9 +52,8 @@ async def _run(holding: Holding, deps: RunnerDeps) -> None:
     agent = deps.registry.agents.get(holding.session.agent)
     deps.events(events.SessionClaimed(**event_keys(holding)))
     if agent is None:
-        await _end_unplanned(
-            holding, deps, Released(f"no such agent: this worker does not know {holding.session.agent!r}")
-        )
+        words = f"this worker does not know {holding.session.agent!r}"
+        await deps.committer.end(holding, Released(ReleaseReason.NO_SUCH_AGENT, message=words))
         return
     activation = Activation(holding, deps, agent)
     await activation.catch_up()
@@ -69,12 +70,16 @@ async def _step(activation: Activation) -> Outcome | None:
     if holding.ahead.is_set():
         await activation.catch_up()
     if holding.draining.is_set():
-        return Released("drain")
+        return Released(ReleaseReason.DRAIN)
     try:
         limits = _limits(activation)
     except ValidationError as error:
         return Failed("agent_error", f"the session's config.limits cannot be used: {error.errors()[0]['msg']}")
-    return await _do(activation, next_step(activation.transcript, limits, activation.traits, spent=activation.spent()))
+    step = next_step(activation.transcript, limits, activation.traits, spent=activation.spent())
+    try:
+        return await _do(activation, step)
+    except UnstorableBatch as error:  # whoever does it again gets the same
+        return _unstorable(activation, error)
 
 
 async def _do(activation: Activation, step: Step) -> Outcome | None:
@@ -90,7 +95,7 @@ async def _do(activation: Activation, step: Step) -> Outcome | None:
             with suppress(Interrupted):  # the next plan closes what was cut
                 await activation.attended(run_tools(activation, (*step.calls, *step.reconcile)))
         case CloseCalls():
-            await activation.append_entries([_keyed(result) for result in step.results])
+            await _closed(activation, step.results)
         case AskApproval():
             await activation.append(*(approval_of(call.call, reason=MAY_REPEAT) for call in step.calls))
         case Wait():
@@ -128,12 +133,31 @@ _LIMITS = TypeAdapter(Limits)
 
 async def _close(activation: Activation) -> None:
     """Journal the results of calls that are not run any more, in one commit."""
-    plan = plan_resume(activation.transcript, activation.traits)
-    if not plan.close:
-        return
-    resumed = SessionResumed(tuple(result.call_id for result in plan.close))
-    await activation.append_entries([NewEntry(data=resumed), *map(_keyed, plan.close)])
-    activation.tell(events.SessionResumed, repaired=len(plan.close))
+    while close := plan_resume(activation.transcript, activation.traits).close:
+        resumed = SessionResumed(tuple(result.call_id for result in close))
+        if await _closed(activation, close, first=(NewEntry(data=resumed),)):
+            activation.tell(events.SessionResumed, repaired=len(close))
+
+
+async def _closed(activation: Activation, results: Sequence[ToolResult], *, first: tuple[NewEntry, ...] = ()) -> bool:
+    """Commit these results, behind ``first``. False when a client has answered one of them meanwhile: plan again."""
+    try:
+        await activation.append_entries([*first, *map(_keyed, results)])
+    except UnstorableBatch:
+        await activation.catch_up()
+        still_open = {call.call.call_id for call in activation.transcript.open_calls}
+        if all(result.call_id in still_open for result in results):
+            raise
+        return False
+    for result in results:
+        activation.tell(
+            events.ToolFinished,
+            tool=result.tool,
+            tool_call_id=str(result.call_id),
+            outcome=str(result.outcome),
+            seconds=result.seconds,
+        )
+    return True
 
 
 def _keyed(result: ToolResult) -> NewEntry:
@@ -145,48 +169,44 @@ def _keyed(result: ToolResult) -> NewEntry:
 
 async def _ended(activation: Activation, outcome: Outcome) -> bool:
     """Commit the ending; False when a client wrote meanwhile, so that it has to be planned again."""
-    written = await activation.end(outcome, planned_from=activation.holding.last_seq)
-    if written.answer is Answer.STALE:
-        return False
-    _tell_end(activation.holding, activation.deps, outcome)
-    return True
+    try:
+        written = await activation.end(outcome, planned_from=activation.holding.last_seq)
+    except UnstorableBatch as error:
+        written = await activation.end(_unstorable(activation, error), planned_from=activation.holding.last_seq)
+    return written.answer is not Answer.STALE
 
 
-async def _end_unplanned(holding: Holding, deps: RunnerDeps, outcome: Released | Crashed) -> None:
-    """An ending that holds whatever clients wrote."""
-    await deps.committer.end(holding, outcome, planned_from=holding.last_seq)
-    _tell_end(holding, deps, outcome)
+def _unstorable(activation: Activation, error: UnstorableBatch) -> Suspended:
+    words = without_secrets(str(error), activation.deps.secrets)
+    return Suspended(SuspendReason.BLOCKED, f"the database cannot store what came of this step: {words}")
 
 
-def _tell_end(holding: Holding, deps: RunnerDeps, outcome: Outcome) -> None:
-    keys = event_keys(holding)
-    match outcome:
-        case Completed():
-            deps.events(events.SessionEnded(**keys, status="completed"))
-        case Failed():
-            deps.events(events.SessionEnded(**keys, status="failed", code=outcome.code))
-        case Suspended():
-            deps.events(events.SessionSuspended(**keys, reason=str(outcome.reason)))
-        case Released():
-            kind = outcome.reason.partition(":")[0]  # a metric's label: what follows is for people
-            deps.events(events.SessionReleased(**keys, reason=kind))
-        case Crashed():
-            deps.events(events.SessionReleased(**keys, reason="crash"))
-        case _:
-            assert_never(outcome)
+async def _give_up(holding: Holding, deps: RunnerDeps, outcome: Released | Crashed) -> None:
+    """An ending that holds whatever clients wrote, unless what is on its way has ended the ownership already."""
+    try:
+        await deps.committer.settled(holding)
+        if not holding.ended:
+            await deps.committer.end(holding, outcome, planned_from=holding.last_seq)
+    except LeaseLost:
+        _tell_lost(holding, deps)
+
+
+def _tell_lost(holding: Holding, deps: RunnerDeps) -> None:
+    """Nothing is lost when an ending was committed."""
+    if not holding.ended:
+        deps.events(events.SessionLost(**event_keys(holding)))
 
 
 async def _cut(holding: Holding, deps: RunnerDeps) -> None:
     """The task is being cancelled. Tools have journaled what is unknown; what is not lost is given back."""
-    if holding.lost:
-        deps.events(events.SessionLost(**event_keys(holding)))
-    if holding.lost or holding.ended:
+    if not holding.lost:
+        await _give_up(holding, deps, Released(ReleaseReason.DRAIN))
         return
-    try:
-        await deps.committer.settled(holding)
-        await _end_unplanned(holding, deps, Released("drain"))
-    except LeaseLost:
-        deps.events(events.SessionLost(**event_keys(holding)))
+    if deps.committer.ending(holding) and not holding.fenced:  # perhaps it is our own ending that took the session
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWER_SECONDS):
+                await deps.committer.settled(holding)
+    _tell_lost(holding, deps)
 
 
 async def _crash(holding: Holding, deps: RunnerDeps, error: Exception) -> None:
@@ -194,8 +214,4 @@ async def _crash(holding: Holding, deps: RunnerDeps, error: Exception) -> None:
     words = error_text(error, deps.secrets)
     told = "".join(traceback.format_exception(error))
     deps.events(events.SessionCrashed(**event_keys(holding), error=words, traceback=told))
-    try:
-        await deps.committer.settled(holding)
-        await _end_unplanned(holding, deps, Crashed(words))
-    except LeaseLost:
-        deps.events(events.SessionLost(**event_keys(holding)))
+    await _give_up(holding, deps, Crashed(words))

@@ -11,11 +11,12 @@ from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.journal import ToolOutcome
 from agentrt.core.retry import delay_seconds
 from agentrt.core.transcript import OpenCall
-from agentrt.ports import ToolTransaction, ToolTransactionBroken, ToolTransactionConflict
+from agentrt.ports import ToolTransaction, ToolTransactionBroken, ToolTransactionConflict, UnstorableBatch
 from agentrt.toolspec import ToolConnection
 from agentrt.worker.activation import Activation, new_entries
 from agentrt.worker.invoke import End, invoke
-from agentrt.worker.results import deferral_of, result_key, result_of, tell_finished
+from agentrt.worker.results import deferral_of, is_open, result_key, result_of, tell_finished
+from agentrt.worker.wording import without_secrets
 
 MOST_CONFLICTS: Final = 10
 """Runs of one call that the database undid, before the model is told."""
@@ -43,6 +44,13 @@ async def run_transactional(
                 f"{tool.name} committed, rolled back or began a transaction itself, so that its result could not be "
                 f"committed with what it wrote. A transactional tool leaves that to agentrt."
             )
+            return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
+        except UnstorableBatch as error:  # a deferred constraint of the tool's own tables, or a client's result
+            await activation.catch_up()
+            if not is_open(activation, call):
+                return None
+            why = without_secrets(str(error), activation.deps.secrets)
+            words = f"The database refused what {tool.name} wrote when it was committed: {why}. It had no effect."
             return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
         except (ToolTransactionConflict, DatabaseUnavailable) as error:
             trouble = error

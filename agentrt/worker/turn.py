@@ -12,7 +12,7 @@ from agentrt.core.events import ModelRetried as RetryTold
 from agentrt.core.events import TurnFinished
 from agentrt.core.journal import AssistantMessage, ModelRetried, StopReason
 from agentrt.core.retry import wait_seconds
-from agentrt.core.session import Outcome, Released, Suspended, SuspendReason
+from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, SuspendReason
 from agentrt.core.transcript import Message
 from agentrt.ports import Model, ModelAnswer, ModelError, ModelErrorClass, ModelLimits, ModelRequest, ToolSpec
 from agentrt.worker.activation import Activation, Interrupted
@@ -71,7 +71,7 @@ def _unavailable(activation: Activation, why: str) -> Released:
     """Given back uncharged: another worker may have the key that this one lacks."""
     why = without_secrets(why, activation.deps.secrets)
     activation.deps.agent_unavailable(activation.agent.name, why)
-    return Released(f"model unavailable: {why}")
+    return Released(ReleaseReason.MODEL_UNAVAILABLE, message=why)
 
 
 class _Turn:
@@ -210,7 +210,7 @@ class _Turn:
         )
         await self._retried(_retry_of(error, words, delay))
         if delay > settings.release_wait_seconds:
-            return Released("model back-off", delay)
+            return Released(ReleaseReason.BACK_OFF, delay)
         return Pause(delay)
 
     async def _rejected(self, error: ModelError, words: str) -> Outcome | None:

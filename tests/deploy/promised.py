@@ -29,6 +29,7 @@ WORDS = {"and", "or", "unless", "by", "without", "on", "ignoring", "group_left",
 def sample_event(kind: type[Event]) -> Event:
     """An event with some value in every field."""
     values: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "float | None": 0.5, "tuple[str, ...]": ("x",)}
+    values["ReleaseReason"] = "drain"
     return kind(**{field.name: values.get(str(field.type), UUID(int=1)) for field in fields(kind)})
 
 

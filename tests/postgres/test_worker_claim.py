@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from agentrt.core.session import Released, Status
+from agentrt.core.session import Released, ReleaseReason, Status
 from agentrt.ports import Answer, Offer, WorkerState
 from tests.postgres.owner import AGENT, OFFER, Held, HireOwner, create, expire_lease, make_due, may_judge
 from tests.postgres.stage import Stage, blocked, statement
@@ -163,7 +163,7 @@ async def test_what_a_draining_worker_claimed_by_a_hair_is_given_back_uncharged(
     held = await owner.take()
     await owner.renew(draining=True)
 
-    written = await owner.end(held, Released("drain"))
+    written = await owner.end(held, Released(ReleaseReason.DRAIN))
 
     assert (written.answer, written.status) == (Answer.WRITTEN, Status.QUEUED)
     head = await stage.head(session)
@@ -278,6 +278,6 @@ async def test_a_claim_whose_answer_was_lost_shows_up_in_the_renewal_and_can_be_
     assert (grant.session_id, grant.fencing_token, grant.last_seq, grant.owner_writes) == (session, 1, 3, 0)
     assert (await owner.renew()).grants == (grant,)
     assert head is not None
-    assert (await owner.end(Held.of(head), Released("nobody heard the claim"))).answer is Answer.WRITTEN
+    assert (await owner.end(Held.of(head), Released(ReleaseReason.NOT_RUN))).answer is Answer.WRITTEN
     assert (await owner.renew()).grants == ()
     assert (await owner.take()).id == session

@@ -14,6 +14,7 @@ from agentrt.core.session import (
     Failed,
     Outcome,
     Released,
+    ReleaseReason,
     Status,
     Suspended,
     SuspendReason,
@@ -90,7 +91,7 @@ async def test_an_ending_that_is_repeated_writes_one_entry(hire: HireOwner, stag
     assert await owner.store.wrote(held.id, "w:1:0")
 
 
-@pytest.mark.parametrize("ending", [FAILED, DONE, FOR_INPUT, Released("late"), Crashed("late")])
+@pytest.mark.parametrize("ending", [FAILED, DONE, FOR_INPUT, Released(ReleaseReason.DRAIN), Crashed("late")])
 async def test_what_has_ended_does_not_end_again(hire: HireOwner, stage: Stage, ending: Outcome) -> None:
     """Case 28."""
     await stage.create()
@@ -103,13 +104,13 @@ async def test_what_has_ended_does_not_end_again(hire: HireOwner, stage: Stage, 
     assert await stage.everything(held.id) == before
 
 
-@pytest.mark.parametrize("ending", [FAILED, DONE, FOR_INPUT, Released("late"), Crashed("late")])
+@pytest.mark.parametrize("ending", [FAILED, DONE, FOR_INPUT, Released(ReleaseReason.DRAIN), Crashed("late")])
 async def test_nobody_ends_what_another_worker_owns(hire: HireOwner, stage: Stage, ending: Outcome) -> None:
     """Case 29."""
     await stage.create()
     old, new = await hire(), await hire()
     held = await old.take()
-    await old.end(held, Released("drain"))
+    await old.end(held, Released(ReleaseReason.DRAIN))
     owned = await new.take()
     before = await stage.everything(held.id)
     held.owner_writes = 0
@@ -127,7 +128,7 @@ async def test_endings_of_many_sessions_go_in_one_statement_each_with_its_own_an
     held = await owner.claim(6)
     await stage.cancel(held[1].id)
     await stage.send(held[2].id)
-    endings: list[Outcome] = [DONE, DONE, DONE, FAILED, FOR_INPUT, Released("drain", 60.0)]
+    endings: list[Outcome] = [DONE, DONE, DONE, FAILED, FOR_INPUT, Released(ReleaseReason.DRAIN, 60.0)]
 
     written = await owner.store.end(owner.id, [h.write(ending=e) for h, e in zip(held, endings, strict=True)])
 
@@ -151,7 +152,7 @@ async def test_a_release_with_a_delay_comes_back_after_it_and_one_without_at_onc
 ) -> None:
     session = await stage.create()
     owner = await hire()
-    await owner.end(await owner.take(), Released("back-off", 3600.0))
+    await owner.end(await owner.take(), Released(ReleaseReason.BACK_OFF, 3600.0))
     head = await stage.head(session)
     assert head["due"] is False
     assert 3590 < (head["ready_at"] - (await stage.connection.fetchval("select now()"))).total_seconds() < 3610
@@ -159,7 +160,7 @@ async def test_a_release_with_a_delay_comes_back_after_it_and_one_without_at_onc
 
     await make_due(stage.connection, session)
     assert (await owner.reaper.sweep(owner.id)).due == 1
-    await owner.end(await owner.take(), Released("drain"))
+    await owner.end(await owner.take(), Released(ReleaseReason.DRAIN))
     assert (await owner.take()).id == session
 
 
@@ -168,7 +169,7 @@ async def test_any_number_of_releases_costs_no_attempt(hire: HireOwner, stage: S
     session = await stage.create()
     owner = await hire()
     for _ in range(6):
-        await owner.end(await owner.take(), Released("drain"))
+        await owner.end(await owner.take(), Released(ReleaseReason.DRAIN))
     head = await stage.head(session)
     assert (head["attempt"], head["takeovers"], head["status"]) == (1, 0, "queued")
 
@@ -215,7 +216,7 @@ async def test_an_ending_planned_before_a_message_is_stale_and_the_message_is_an
 async def test_fail_and_release_need_no_fresh_look(hire: HireOwner, stage: Stage) -> None:
     session = await stage.create()
     owner = await hire()
-    for ending in (Released("drain"), Crashed("boom"), FAILED):
+    for ending in (Released(ReleaseReason.DRAIN), Crashed("boom"), FAILED):
         held = await owner.take()
         await stage.send(session)
         assert (await owner.end(held, ending)).answer is Answer.WRITTEN
@@ -359,7 +360,7 @@ async def test_a_tool_that_was_started_in_the_same_write_as_the_ending_stands_be
     held = await owner.take()
 
     (written,) = await owner.store.end(
-        owner.id, [held.write(ToolStarted(), result("000004001"), ending=Released("drain"))]
+        owner.id, [held.write(ToolStarted(), result("000004001"), ending=Released(ReleaseReason.DRAIN))]
     )
 
     assert (written.answer, written.last_seq) == (Answer.WRITTEN, 6)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from agentrt.core.session import Released
+from agentrt.core.session import Released, ReleaseReason
 from agentrt.ports import Answer
 from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, Owner, answer, create, expire_lease, hiring, may_judge
@@ -22,11 +22,11 @@ async def test_who_does_not_own_writes_nothing(hire: HireOwner, stage: Stage) ->
     session = await stage.create()
     old, new = await hire("old"), await hire("new")
     held = await old.take()
-    await old.end(held, Released("drain"))
+    await old.end(held, Released(ReleaseReason.DRAIN))
     stale = await new.take()
     before = await stage.everything(session)
 
-    late = [held.write(answer()), held.write(answer(), ending=Released("late"))]
+    late = [held.write(answer()), held.write(answer(), ending=Released(ReleaseReason.DRAIN))]
     held.owner_writes = 0
     late.append(held.write(answer()))
 

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from agentrt.core.journal import Entry
-from agentrt.core.session import Released
+from agentrt.core.session import Released, ReleaseReason
 from agentrt.ports import WakeupHandlers
 from agentrt.postgres.client import PostgresClientStore
 from agentrt.postgres.listener import PostgresWakeups, ids_of, names_of
@@ -62,7 +62,7 @@ async def test_a_listener_looks_at_everything_first_and_then_hears_of_queues_and
         await stage.create()
         assert await heard.next() == [("ready", ["default"])]
         owner = await hire()
-        await owner.end(await owner.take(), Released("drain"))
+        await owner.end(await owner.take(), Released(ReleaseReason.DRAIN))
         assert await heard.next() == [("ready", ["default"])]
     assert not wakeups.listening
 

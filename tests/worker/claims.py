@@ -44,7 +44,6 @@ class Fleet:
             holdings=self.holdings,
             pending_claim=lambda: self.claimer.pending,
             renew=self.want_renewal,
-            emit=ground.heard,
         )
 
     def start(self, session: Session) -> None:

@@ -8,7 +8,7 @@ import pytest
 from agentrt.core.errors import LeaseLost
 from agentrt.core.events import CommitFailed, CommitFinished
 from agentrt.core.journal import AssistantMessage
-from agentrt.core.session import Completed, Released, Seq, Status
+from agentrt.core.session import Completed, Released, ReleaseReason, Seq, Status
 from agentrt.ports import Answer, NewEntry, UnstorableBatch, Written
 from tests.worker.commits import committing
 from tests.worker.ownership import OFFER, Ground, result
@@ -36,7 +36,7 @@ async def test_writes_of_one_session_are_committed_in_the_order_in_which_they_we
     async with committing(ground) as (committer, store):
         store.gate.clear()
         asked = [asyncio.create_task(committer.append(holding, [result(str(n), call_id=str(n))])) for n in range(4)]
-        asked.append(asyncio.create_task(committer.end(holding, Released("drain"))))
+        asked.append(asyncio.create_task(committer.end(holding, Released(ReleaseReason.DRAIN))))
         await store.arrived.wait()
         store.gate.set()
         written = await asyncio.gather(*asked)

@@ -310,7 +310,7 @@ async def test_a_session_that_a_runner_left_as_lost_is_given_back_when_the_datab
 
     async with working(ground, Held(ground).agent(), make_runner=lambda *_, **__: mistaken, **QUICK):
         [released, *_] = await ground.heard.wait_for(SessionReleased)
-    assert released.reason == "owned, but not run"
+    assert released.reason == "not run"
 
 
 async def test_a_worker_that_was_declared_dead_does_not_register_anew_while_a_tool_thread_runs(ground: Ground) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import SessionReleased
-from agentrt.core.session import Lease, Released
+from agentrt.core.session import Lease, Released, ReleaseReason
 from agentrt.ports import SessionStore
 from tests.worker.claims import Fleet, LosesClaims
 from tests.worker.ownership import OFFER, Ground, result
@@ -110,7 +110,7 @@ async def test_our_own_ending_that_the_renewal_sees_first_is_not_taken_for_a_los
     async with fleet:
         await fleet.claimer.claim_once(1)
         [holding] = fleet.holdings
-        ending = asyncio.create_task(fleet.committer.end(holding, Released("drain")))
+        ending = asyncio.create_task(fleet.committer.end(holding, Released(ReleaseReason.DRAIN)))
         await late.committed.wait()
         await fleet.renew()
         assert not holding.lost
@@ -124,7 +124,7 @@ async def test_a_session_that_ended_and_is_still_in_its_slot_is_not_taken_for_a_
     async with Fleet(ground) as fleet:
         await fleet.claimer.claim_once(1)
         [holding] = fleet.holdings
-        await fleet.committer.end(holding, Released("drain"))
+        await fleet.committer.end(holding, Released(ReleaseReason.DRAIN))
         await fleet.renew()
         fleet.reconciler.control([holding.session.id])
         await asyncio.sleep(0)
@@ -188,5 +188,5 @@ async def test_nothing_is_given_back_that_somebody_else_owns_by_now(ground: Grou
         await fleet.claimer.claim_once(1)
         [holding] = fleet.holdings
         await ground.connection.execute("select agentrt.cancel_session($1)", holding.session.id)
-        await fleet.reconciler.give_back(Lease(holding.session.id, holding.lease.fencing_token), "owned, but not run")
+        await fleet.reconciler.give_back(Lease(holding.session.id, holding.lease.fencing_token), ReleaseReason.NOT_RUN)
     assert not ground.heard.of(SessionReleased)

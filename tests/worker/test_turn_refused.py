@@ -12,7 +12,7 @@ from agentrt.agents import Agent
 from agentrt.core import events
 from agentrt.core.content import Thinking
 from agentrt.core.errors import ConfigurationError
-from agentrt.core.journal import ModelRetried, Usage
+from agentrt.core.journal import ModelRetried, SessionReleased, Usage
 from agentrt.core.messages import ModelOutput
 from agentrt.ports import ModelError, ModelErrorClass
 from agentrt.settings import Settings
@@ -96,7 +96,9 @@ async def test_a_model_that_cannot_be_used_here_gives_the_session_back_uncharged
         [(agent, error)] = heard
         assert agent == "a"
         [released] = [event for event in worker.events if isinstance(event, events.SessionReleased)]
-        assert released.reason == "model unavailable"
+        assert (released.reason, released.error) == ("model unavailable", error), "a label of few values, and words"
+        [entry] = await found(worker, session_id, SessionReleased)
+        assert (entry.reason, entry.message) == ("model unavailable", error)
         if where in errors:
             assert "abcdef0123456789" not in error
             assert "abcdef0123456789" not in repr(await types(worker, session_id))

@@ -4,7 +4,8 @@
 --   $6 bigint[]  the last_seq that the ending was planned from
 --   $7 jsonb[]   {"kind": suspend | complete | fail | release | crash,
 --                "suspension"?, "outcome"?, "reason"?, "message"?, "detail"?, "delay_seconds"?}
--- Rows, in the order of the input: n, answer, last_seq (the session's when written), status (afterwards).
+-- Rows, in the order of the input: n, answer, last_seq (the session's when written), status (afterwards), exhausted (a
+-- crash that failed the run).
 -- Transitions: running -> suspended, completed, failed, queued. Complete and suspend are stale when a client wrote
 -- meanwhile; a crash is charged on the locked row; a terminal ending promotes the oldest queued message: a new run.
 with input as (
@@ -102,7 +103,8 @@ written as (
       when 'fail' then 'session_failed' else 'session_released' end,
     case kind
       when 'suspend' then jsonb_build_object('suspension', ending -> 'suspension')
-      when 'release' then jsonb_build_object('reason', ending ->> 'reason')
+      when 'release' then jsonb_strip_nulls(jsonb_build_object('reason', ending ->> 'reason',
+        'message', nullif(ending ->> 'message', '')))
       when 'crash' then jsonb_strip_nulls(jsonb_build_object('reason', 'crash', 'message', ending ->> 'message',
         'detail', nullif(ending -> 'detail', '{}')))
       else jsonb_build_object('outcome', outcome)
@@ -184,7 +186,8 @@ told as materialized (
 )
 select n, answer,
   case when ours then new_status else status end as status,
-  case when ours then new_last_seq else last_seq end as last_seq
+  case when ours then new_last_seq else last_seq end as last_seq,
+  kind = 'crash' and (ours and exhausted or answer = 'already' and status = 'failed') as exhausted
 from ended
 cross join told
 order by n
