@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -16,6 +17,7 @@ from agentrt.core.content import Text, ToolCall
 from agentrt.core.errors import LeaseLost
 from agentrt.core.events import CommitFailed, Event
 from agentrt.core.journal import (
+    ApprovalDecided,
     ApprovalRequested,
     AssistantMessage,
     Entry,
@@ -46,6 +48,8 @@ from tests.postgres.stage import Stage
 SLOTS = 60
 REFUSALS = ("AR002", "AR003")
 """What a client may hear whose command came too late."""
+DEADLOCK = "40P01"
+"""What a client may hear who waits among others that hold several sessions; it repeats its command."""
 
 
 @dataclass
@@ -115,7 +119,7 @@ class HammeringWorker:
                     await self._answer(committer, holding)
                 seen, waits_for = await self._answer(committer, holding)
                 entries = await self._store.read(holding.session.id, Seq(0))
-                if last_message(entries) > seen:
+                if last_message(entries) > seen or decided(entries) & {*waits_for}:
                     continue
                 outcome = self._outcome(waits_for)
                 written = await committer.end(holding, outcome, planned_from=entries[-1].seq)
@@ -167,6 +171,10 @@ class HammeringWorker:
 
 def last_message(entries: Sequence[Entry]) -> Seq:
     return max(entry.seq for entry in entries if isinstance(entry.data, UserMessage))
+
+
+def decided(entries: Sequence[Entry]) -> set[CallId]:
+    return {entry.data.call_id for entry in entries if isinstance(entry.data, ApprovalDecided)}
 
 
 def open_calls(entries: Sequence[Entry]) -> list[CallId]:
@@ -239,54 +247,61 @@ class HammeringClient:
             case "decide":
                 await self.decide()
             case "cancel":
-                await self.tell("cancel", self._stage.cancel(self._dice.choice(self._sessions), reason="enough"))
+                session = self._dice.choice(self._sessions)
+                await self.tell("cancel", partial(self._stage.cancel, session, reason="enough"))
             case command:
                 session = self._dice.choice(self._sessions)
-                await self.tell(command, self._stage.call(f"{command}_session", session, {}))
+                await self.tell(command, partial(self._stage.call, f"{command}_session", session, {}))
 
-    async def tell(self, what: str, call: Awaitable[object]) -> None:
-        try:
-            await call
-        except asyncpg.PostgresError as error:
-            if error.sqlstate not in REFUSALS:
-                raise
-            self._ledger.said[f"{what} refused"] += 1
-        else:
-            self._ledger.said[what] += 1
+    async def tell(self, what: str, call: Callable[[], Awaitable[object]]) -> bool:
+        """Whether the database took it."""
+        while True:
+            try:
+                await call()
+            except asyncpg.PostgresError as error:
+                self._ledger.said[f"{what} {error.sqlstate}"] += 1
+                if error.sqlstate in REFUSALS:
+                    return False
+                if error.sqlstate != DEADLOCK:
+                    raise
+            else:
+                self._ledger.said[what] += 1
+                return True
 
     async def send(self, session: UUID) -> None:
         text = f"message {uuid4()}"
         mode = self._dice.choice(["steer", "steer", "queue", "interrupt", "reject"])
-        try:
+
+        async def send() -> None:
             self._ledger.sent[text] = session, await self._stage.send(session, text, when_running=mode)
-        except asyncpg.PostgresError as error:
-            if error.sqlstate not in REFUSALS:
-                raise
+
+        if not await self.tell("send", send):
             self._ledger.refused.add(text)
 
     async def send_several(self) -> None:
         """In any order; a deadlock with other clients is repeated, with the same request ids."""
         texts = {f"message {uuid4()}": session for session in self._dice.sample(self._sessions, 5)}
-        while True:
-            seqs = {}
-            try:
-                async with self._stage.connection.transaction():
-                    for text, session in texts.items():
-                        seqs[text] = session, await self._stage.send(session, text, request_id=text)
-            except asyncpg.DeadlockDetectedError:
-                self._ledger.said["client deadlocks"] += 1
-                continue
-            self._ledger.sent |= seqs
-            return
+        seqs = {}
+
+        async def send() -> None:
+            async with self._stage.connection.transaction():
+                for text, session in texts.items():
+                    seqs[text] = session, await self._stage.send(session, text, request_id=text)
+
+        await self.tell("send several", send)
+        self._ledger.sent |= seqs
 
     async def hold(self, session: UUID, seconds: float) -> None:
         """Keep a transaction open in which a message was sent."""
         text = f"message {uuid4()}"
-        async with self._stage.connection.transaction():
-            seq = await self._stage.send(session, text)
-            await asyncio.sleep(seconds)
-        self._ledger.sent[text] = session, seq
-        self._ledger.said["held"] += 1
+
+        async def send() -> None:
+            async with self._stage.connection.transaction():
+                seq = await self._stage.send(session, text)
+                await asyncio.sleep(seconds)
+            self._ledger.sent[text] = session, seq
+
+        await self.tell("held", send)
 
     async def decide(self) -> None:
         approval = await self._stage.connection.fetchval(
@@ -294,4 +309,4 @@ class HammeringClient:
         )
         if approval is not None:
             verdict = self._dice.choice(["approved", "rejected"])
-            await self.tell("decide", self._stage.decide(approval, verdict, str(uuid4())))
+            await self.tell("decide", partial(self._stage.decide, approval, verdict, str(uuid4())))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import pytest
 
-from agentrt.core.session import Crashed, Outcome, Released
+from agentrt.core.session import Crashed, Outcome, Released, SessionId
 from agentrt.ports import Answer
 from tests.postgres.owner import DONE, HireOwner, answer, make_due
 from tests.postgres.stage import Stage, blocked, statement
@@ -62,6 +62,42 @@ async def test_a_write_that_meets_a_locked_session_is_busy(
         await client.send(session)
         assert [written.answer for written in await send(owner.id, [write])] == [Answer.BUSY]
     assert (await stage.types(session))[-1] == "user_message"
+
+
+async def test_an_owner_that_waits_among_clients_in_a_deadlock_is_busy_and_lost_nothing(
+    hire: HireOwner, stage: Stage, connect: Connect
+) -> None:
+    """Case 73. It holds no row, but its place in the row's queue: a client behind it can close the circle."""
+    first, second = await stage.create(), await stage.create()
+    owner = await hire()
+    held = {one.id: one for one in await owner.claim(2)}[SessionId(first)]
+    a, b = Stage(await connect()), Stage(await connect())
+    for client in (a, b):
+        await client.connection.execute("set deadlock_timeout = '10 s'; begin")  # the owner looks first
+    await a.send(first)
+    await b.send(second)
+    waiting = asyncio.create_task(owner.store.append(owner.id, [held.write(answer())], side=True))
+    await until_waiting(stage.connection, 1)
+    behind = asyncio.create_task(b.send(first))
+    await until_waiting(stage.connection, 2)
+    closing = asyncio.create_task(a.send(second))
+
+    assert [written.answer for written in await waiting] == [Answer.BUSY]
+
+    await stage.connection.execute("select pg_terminate_backend($1)", b.connection.get_server_pid())
+    await closing
+    await a.connection.execute("commit")
+    with pytest.raises(asyncpg.PostgresError):
+        await behind
+    assert (await owner.append(held, answer())).answer is Answer.WRITTEN
+    assert (await stage.types(first))[-2:] == ["user_message", "assistant_message"]
+
+
+async def until_waiting(connection: asyncpg.Connection, count: int) -> None:
+    """So many connections wait for a lock."""
+    waiting = "select count(distinct pid) from pg_locks where not granted"
+    while await connection.fetchval(waiting) < count:
+        pass
 
 
 async def test_crash_releases_exhaust_the_attempts(hire: HireOwner, stage: Stage) -> None:
