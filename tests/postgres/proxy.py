@@ -8,13 +8,17 @@ from urllib.parse import parse_qs, urlsplit
 
 class Proxy:
     """``deaf``: what the server says is thrown away; from the request on that holds ``deaf_after``, if that is set.
-    ``cut`` ends all connections without a word."""
+    ``cut`` ends all connections without a word. ``swallows``: nothing gets through in either direction, and nobody is
+    told, as when packets are dropped. ``refuses``: who connects is sent away at once; ``arrivals`` counts everybody."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
         self._writers: set[asyncio.StreamWriter] = set()
         self.url = ""
         self.deaf = False
+        self.swallows = False
+        self.refuses = False
+        self.arrivals = 0
         self.deaf_after: bytes | None = None
 
     async def cut(self) -> None:
@@ -23,6 +27,10 @@ class Proxy:
         self.deaf, self.deaf_after = False, None
 
     async def serve(self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
+        self.arrivals += 1
+        if self.refuses:
+            client_writer.transport.abort()
+            return
         server_reader, server_writer = await self._reach()
         self._writers |= {client_writer, server_writer}
         async with asyncio.TaskGroup() as pumps:
@@ -41,7 +49,7 @@ class Proxy:
             while data := await reader.read(65536):
                 if not answers and self.deaf_after is not None and self.deaf_after in data:
                     self.deaf = True
-                if not (answers and self.deaf):
+                if not (self.swallows or (answers and self.deaf)):
                     writer.write(data)
         writer.transport.abort()
 
