@@ -106,8 +106,8 @@ class Settings(BaseSettings):
 
     tool_seconds: float = _seconds(600.0, low=0.1)
     tool_result_max_bytes: int = _whole(32_768, low=1_024, high=8_388_608)
-    message_max_bytes: int = _whole(8_388_608, low=1_024, high=67_108_864)
-    transactional_connections: int = _whole(4, low=0, high=1_000)
+    message_max_bytes: int = _whole(8_388_608, low=1_024, high=8_388_608)  # more, the database refuses
+    transactional_connections: int = _whole(4, low=1, high=1_000)
     transactional_seconds: float = _seconds(10.0, low=0.1, high=3_600)
 
     db_statement_seconds: float = _seconds(10.0, low=0.1, high=3_600)

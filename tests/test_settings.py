@@ -105,6 +105,8 @@ def test_the_direct_url_is_the_url_unless_another_is_given():
         ("AGENTRT_DRAIN_SECONDS", "nan"),
         ("AGENTRT_DRAIN_SECONDS", "inf"),
         ("AGENTRT_MODEL_IDLE_SECONDS", "0"),
+        ("AGENTRT_TRANSACTIONAL_CONNECTIONS", "0"),
+        ("AGENTRT_MESSAGE_MAX_BYTES", "8388609"),
         ("AGENTRT_LOG_LEVEL", "loud"),
         ("AGENTRT_LOG_FORMAT", "xml"),
         ("AGENTRT_QUEUES", ","),
