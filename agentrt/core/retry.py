@@ -29,9 +29,12 @@ def delay_seconds(
 
 
 def wait_seconds(retries: int, *, jitter: float, retry_after_seconds: float | None = None) -> float:
-    """The wait before the next model call: ``delay_seconds``, but never earlier than the provider asked."""
+    """The wait before the next model call: ``delay_seconds``, but never earlier than the provider asked, and then a
+    little later: whoever was refused in the same moment would come back in the same moment."""
     own = delay_seconds(retries, jitter=jitter)
-    return own if retry_after_seconds is None else max(own, clamp(retry_after_seconds))
+    if retry_after_seconds is None:
+        return own
+    return max(own, clamp(clamp(retry_after_seconds) + delay_seconds(0, jitter=jitter)))
 
 
 def clamp(seconds: float) -> float:

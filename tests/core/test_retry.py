@@ -63,11 +63,19 @@ def test_delays_double_up_to_the_ceiling() -> None:
 
 def test_a_provider_is_never_asked_earlier_than_it_said() -> None:
     """F13: and never later than in a day."""
-    assert wait_seconds(0, jitter=0.5, retry_after_seconds=40) == 40
+    assert wait_seconds(0, jitter=0.0, retry_after_seconds=40) == 40
     assert wait_seconds(6, jitter=1.0, retry_after_seconds=2) == 60
     assert wait_seconds(2, jitter=0.5) == 2
     assert wait_seconds(0, jitter=0.5, retry_after_seconds=float("inf")) == LONGEST_SECONDS
     assert clamp(float("nan")) == 0
+
+
+@given(st.floats(0, 86_400), st.floats(0, 1), st.integers(0, 5_000))
+def test_those_who_were_sent_away_together_do_not_come_back_together(asked: float, jitter: float, retries: int) -> None:
+    """F13: within a second after the time that was asked for, or by their own back-off."""
+    wait = wait_seconds(retries, jitter=jitter, retry_after_seconds=asked)
+    assert asked <= wait <= max(asked + 1, 60)
+    assert wait_seconds(0, jitter=0.25, retry_after_seconds=40) != wait_seconds(0, jitter=0.5, retry_after_seconds=40)
 
 
 @pytest.mark.parametrize(
