@@ -13,15 +13,17 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
 
+from pydantic import TypeAdapter, ValidationError
+
 from agentrt.core.budget import Limits
-from agentrt.core.errors import AgentDefinitionError, ConfigurationError
+from agentrt.core.errors import AgentDefinitionError, ConfigurationError, InvalidArgument
+from agentrt.core.messages import MODEL_NAME, ModelIdentity
 from agentrt.core.plan import ToolTraits
-from agentrt.core.transcript import ModelIdentity
 from agentrt.toolspec import (
     Deferred,
     Done,
@@ -54,7 +56,7 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_MODEL = re.compile(r"[a-z0-9][a-z0-9_-]*:\S+")
+_LIMITS = TypeAdapter(Limits)
 _OVERRIDABLE: Final = frozenset({"limits", "model", "instructions"})
 _LATER: Final = frozenset({"output", "lifespan", "secrets", "mcp"})
 
@@ -134,6 +136,20 @@ class Agent:
             return self.model
         return f"{self.model.identity.provider}:{self.model.identity.model}"
 
+    def limits_for(self, config: Mapping[str, Any]) -> Limits:
+        """What a run of a session with this ``config`` may use, as far as the agent allows overrides.
+
+        Raises:
+            InvalidArgument: ``config`` holds limits that are none.
+        """
+        given = config.get("limits")
+        if given is None or "limits" not in self.allow_overrides:
+            return self.limits
+        try:
+            return _LIMITS.validate_python({**asdict(self.limits), **given} if isinstance(given, Mapping) else given)
+        except ValidationError as error:
+            raise InvalidArgument(f"the session's config.limits cannot be used: {error.errors()[0]['msg']}") from None
+
     def traits(self) -> Mapping[str, ToolTraits]:
         """What the planner needs to know of each tool."""
         return {name: _traits(tool) for name, tool in self.tools.items()}
@@ -181,7 +197,7 @@ def _refuse_later(name: str, later: Mapping[str, Any]) -> None:
 
 def _checked_model(name: str, model: object) -> Any:
     if isinstance(model, str):
-        if _MODEL.fullmatch(model):
+        if MODEL_NAME.fullmatch(model):
             return model
         raise AgentDefinitionError(f"agent {name}: model={model!r} is not of the form 'provider:name'")
     if callable(getattr(model, "request", None)) and isinstance(getattr(model, "identity", None), ModelIdentity):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 import agentrt
 from agentrt.agents import Agent, Done, InvalidArguments, Registry, Tool, ToolContext, ToolError, tool
 from agentrt.core.budget import Limits
-from agentrt.core.errors import AgentDefinitionError
+from agentrt.core.errors import AgentDefinitionError, InvalidArgument
 from agentrt.core.journal import Effect
 from agentrt.core.session import CallId, SessionId
 from agentrt.testing import ScriptedModel
@@ -346,3 +346,23 @@ def test_public_names_are_there(name):
 def test_a_name_that_is_not_public_is_refused_as_python_does():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = agentrt.nothing
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_overrides_single_limits_as_far_as_the_agent_allows():
+    agent = Agent("a", model=MODEL, limits=Limits(turns=3, tokens=9))
+    assert agent.limits_for({}) == agent.limits_for({"limits": None}) == Limits(turns=3, tokens=9)
+    assert agent.limits_for({"limits": {"turns": 5}}) == Limits(turns=5, tokens=9)
+    assert Agent("a", model=MODEL, allow_overrides=()).limits_for({"limits": {"turns": 5}}) == Limits()
+
+
+@pytest.mark.parametrize("limits", [{"turns": "many"}, 5, [], "x"])
+def test_limits_of_a_session_that_are_none_are_refused_in_words(limits):
+    with pytest.raises(InvalidArgument, match=r"config\.limits"):
+        Agent("a", model=MODEL).limits_for({"limits": limits})
+
+
+def test_a_model_may_stand_behind_a_gateway():
+    assert Agent("a", model="gateway/openai:gpt-5").model == "gateway/openai:gpt-5"

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrt.cli.output import one_line
 from agentrt.core.codec import encode
-from agentrt.core.content import Content, Text, ToolCall
+from agentrt.core.content import in_words
 from agentrt.core.journal import (
     ApprovalDecided,
     ApprovalRequested,
@@ -46,15 +46,10 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "attempt": entry.attempt,
         "fencing_token": entry.fencing_token,
         "worker_id": entry.worker_id,
-        "type": type_of(entry),
+        "type": entry.type,
         "data": encode(entry.data),
         "created_at": entry.created_at,
     }
-
-
-def type_of(entry: Entry) -> str:
-    """The entry's type as it is stored, also of one that this version cannot take."""
-    return entry.data.name if isinstance(entry.data, Unknown) else entry.data.type
 
 
 class EntryLines:
@@ -71,21 +66,8 @@ class EntryLines:
         time = entry.created_at.astimezone().strftime("%H:%M:%S") if entry.created_at else "-"
         tell = _TELL.get(type(entry.data))
         what = "" if tell is None else tell(entry.data)
-        text = f"{entry.seq:>4}  {time}  {worker:<14.14}  {one_line(type_of(entry)):<18}  {one_line(what)}"
+        text = f"{entry.seq:>4}  {time}  {worker:<14.14}  {one_line(entry.type):<18}  {one_line(what)}"
         return text, STYLES.get(entry.data.type, "dim")
-
-
-def _words(content: Content) -> str:
-    words = []
-    for block in content:
-        match block:
-            case Text(text=text):
-                words.append(text)
-            case ToolCall(tool=tool, arguments=arguments):
-                words.append(f"{tool}({arguments})")
-            case _:
-                words.append(f"[{block.type}]")
-    return " ".join(words)
 
 
 def _suspension(suspension: Mapping[str, Any]) -> str:
@@ -99,9 +81,9 @@ def _outcome(outcome: Mapping[str, Any]) -> str:
 
 
 _TELL: Mapping[type, Callable[[Any], str]] = {
-    UserMessage: lambda data: _words(data.content),
-    MessageQueued: lambda data: _words(data.content),
-    AssistantMessage: lambda data: _words(data.content),
+    UserMessage: lambda data: in_words(data.content),
+    MessageQueued: lambda data: in_words(data.content),
+    AssistantMessage: lambda data: in_words(data.content),
     ToolStarted: lambda data: f"{data.tool} ({data.effect})",
     ToolResult: lambda data: f"{data.tool} {data.outcome} in {data.seconds:.1f} s: {data.content}",
     SessionCreated: lambda data: data.agent,

@@ -92,10 +92,7 @@ def _agent(head: Session) -> tuple[Mapping[str, ToolTraits], Limits]:
     if agent is None:
         warn(f"agent {head.agent} is not in AGENTRT_AGENTS here, so its calls are judged as of unknown tools")
         return {}, Limits()
-    given = head.config.get("limits")
-    if isinstance(given, Mapping) and "limits" in agent.allow_overrides:
-        return agent.traits(), Limits(**{**asdict(agent.limits), **given})
-    return agent.traits(), agent.limits
+    return agent.traits(), agent.limits_for(head.config)
 
 
 def _in_words(step: Step) -> str:

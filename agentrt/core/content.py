@@ -73,6 +73,20 @@ Content = tuple[Block, ...]
 _MEDIA: Mapping[str, TypeAdapter[Any]] = {"image": TypeAdapter(Image), "file": TypeAdapter(File)}
 
 
+def in_words(content: Content) -> str:
+    """``content`` for people: its texts and calls, and the names of its other blocks."""
+    words = []
+    for block in content:
+        match block:
+            case Text(text=text):
+                words.append(text)
+            case ToolCall(tool=tool, arguments=arguments):
+                words.append(f"{tool}({arguments})")
+            case _:
+                words.append(f"[{block.type}]")
+    return " ".join(words)
+
+
 def decode_content(raw: object) -> Content:
     """The blocks of a stored ``content``; a plain string (older imports) is one text block."""
     if isinstance(raw, str):

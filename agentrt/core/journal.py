@@ -297,6 +297,11 @@ EntryData = (
 TERMINAL = (SessionCompleted, SessionFailed, SessionCancelled)
 
 
+def stored_type(data: EntryData) -> str:
+    """The type as it is stored, also of an entry that this version cannot take."""
+    return data.name if isinstance(data, Unknown) else data.type
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One row of the journal. ``worker_id`` is None for what was written for a client."""
@@ -309,3 +314,8 @@ class Entry:
     data: EntryData
     created_at: datetime | None = None
     dedup_key: str | None = None
+
+    @property
+    def type(self) -> str:
+        """Of its data, as it is stored."""
+        return stored_type(self.data)

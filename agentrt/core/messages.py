@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from agentrt.core.content import Content
 from agentrt.core.journal import StopReason, ToolOutcome
 from agentrt.core.session import CallId, Seq
+
+MODEL_NAME: Final = re.compile(r"(?P<provider>[a-z0-9][a-z0-9_/-]*):(?P<model>\S+)")
+"""``"provider:name"``; a provider behind a gateway is ``gateway/provider``."""
 
 
 class ModelIdentity(NamedTuple):

@@ -9,7 +9,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.text import Text as Line
 
-from agentrt.core.content import Content, Text, ToolCall
+from agentrt.core.content import in_words
 from agentrt.core.journal import (
     AssistantMessage,
     Entry,
@@ -75,7 +75,7 @@ class Show:
 def _what(entry: Entry) -> str:
     match entry.data:
         case UserMessage(content=content) | AssistantMessage(content=content):
-            text = _words(content)
+            text = in_words(content)
         case ToolResult(tool=tool, outcome=outcome, content=content):
             text = f"{tool} → {outcome}: {content}"
         case SessionOrphaned(worker=worker):
@@ -89,16 +89,3 @@ def _what(entry: Entry) -> str:
         case _:
             text = ""
     return text.replace("\n", " ")
-
-
-def _words(content: Content) -> str:
-    words = []
-    for block in content:
-        match block:
-            case Text(text=text):
-                words.append(text)
-            case ToolCall(tool=tool, arguments=arguments):
-                words.append(f"{tool}({arguments})")
-            case _:
-                words.append(f"[{block.type}]")
-    return " ".join(words)

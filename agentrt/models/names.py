@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from agentrt.core.errors import ConfigurationError
-from agentrt.core.transcript import ModelIdentity
-
-_NAME = re.compile(r"(?P<provider>[a-z0-9][a-z0-9_/-]*):(?P<model>\S+)")
+from agentrt.core.messages import MODEL_NAME, ModelIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +24,13 @@ class Api:
     key_needed_with_url: bool
 
 
-_OPENAI_RESPONSES = Api("openai-responses", "openai", "openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", False)  # noqa: FBT003
-_OPENAI_CHAT = Api("openai-chat", "openai", "openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", False)  # noqa: FBT003
-_ANTHROPIC = Api("anthropic", "anthropic", "anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", True)  # noqa: FBT003
+_OPENAI_RESPONSES = Api(
+    "openai-responses", "openai", "openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", key_needed_with_url=False
+)
+_OPENAI_CHAT = Api("openai-chat", "openai", "openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", key_needed_with_url=False)
+_ANTHROPIC = Api(
+    "anthropic", "anthropic", "anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", key_needed_with_url=True
+)
 
 APIS: Final[Mapping[str, Api]] = {
     "openai": _OPENAI_RESPONSES,
@@ -68,7 +69,7 @@ def parse(name: str) -> ModelName:
     Raises:
         ConfigurationError: it has another form.
     """
-    found = _NAME.fullmatch(name)
+    found = MODEL_NAME.fullmatch(name)
     if found is None:
         raise ConfigurationError(
             f"model {name!r} is not of the form 'provider:name'; write for example 'openai:gpt-5' or "

@@ -18,7 +18,6 @@ from agentrt.core.journal import (
     SessionCompleted,
     SessionFailed,
     SessionRetried,
-    Unknown,
     UserMessage,
 )
 from agentrt.core.session import Seq, SessionId, Status
@@ -116,15 +115,11 @@ async def _insert(
         [entry.attempt for entry in entries],
         [entry.fencing_token for entry in entries],
         [entry.worker_id for entry in entries],
-        [storable_text(_type(entry)) for entry in entries],
+        [storable_text(entry.type) for entry in entries],
         [dump(encode(entry.data)) for entry in entries],
         [entry.created_at for entry in entries],
     )
     return SessionId(stored)
-
-
-def _type(entry: Entry) -> str:
-    return entry.data.name if isinstance(entry.data, Unknown) else entry.data.type
 
 
 def _ended(entries: Sequence[Entry]) -> Sequence[Entry]:

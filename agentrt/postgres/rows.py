@@ -9,7 +9,7 @@ from typing import Any, assert_never
 import asyncpg
 
 from agentrt.core.codec import decode, encode
-from agentrt.core.journal import Entry, Unknown
+from agentrt.core.journal import Entry, stored_type
 from agentrt.core.session import (
     Completed,
     Crashed,
@@ -60,7 +60,7 @@ def entries_json(entries: Sequence[NewEntry]) -> str:
 
 def _entry_json(entry: NewEntry) -> str:
     data = entry.data
-    encoded = {"type": data.name if isinstance(data, Unknown) else data.type, "data": encode(data)}
+    encoded = {"type": stored_type(data), "data": encode(data)}
     if entry.dedup_key is not None:
         encoded["dedup_key"] = storable_text(entry.dedup_key)
     return dump(encoded)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Final, assert_never
 
-from pydantic import TypeAdapter, ValidationError
-
-from agentrt.agents import Limits
 from agentrt.core import events
-from agentrt.core.errors import LeaseLost
+from agentrt.core.errors import InvalidArgument, LeaseLost
 from agentrt.core.journal import SessionResumed, ToolResult
 from agentrt.core.plan import AskApproval, AskModel, CloseCalls, Finish, RunTools, Step, Wait, next_step
 from agentrt.core.resume import plan_resume
@@ -72,9 +68,9 @@ async def _step(activation: Activation) -> Outcome | None:
     if holding.draining.is_set():
         return Released(ReleaseReason.DRAIN)
     try:
-        limits = _limits(activation)
-    except ValidationError as error:
-        return Failed("agent_error", f"the session's config.limits cannot be used: {error.errors()[0]['msg']}")
+        limits = activation.agent.limits_for(activation.session.config)
+    except InvalidArgument as error:
+        return Failed("agent_error", str(error))
     step = next_step(activation.transcript, limits, activation.traits, spent=activation.spent())
     try:
         return await _do(activation, step)
@@ -113,19 +109,6 @@ async def _rest(holding: Holding, seconds: float) -> None:
         await asyncio.wait_for(holding.draining.wait(), seconds)
     except TimeoutError:
         return
-
-
-def _limits(activation: Activation) -> Limits:
-    """The agent's, overridden by the session's as far as the agent allows."""
-    given = activation.session.config.get("limits")
-    if given is None or "limits" not in activation.agent.allow_overrides:
-        return activation.agent.limits
-    return _LIMITS.validate_python(
-        {**asdict(activation.agent.limits), **given} if isinstance(given, Mapping) else given
-    )
-
-
-_LIMITS = TypeAdapter(Limits)
 
 
 # --- what a takeover found open -----------------------------------------------------------------------
