@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -55,18 +55,7 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Approve a tool call: it runs once, with exactly the reviewed arguments."""
-
-    async def act() -> Status:
-        async with database() as client:
-            return await client.decide(
-                approval,
-                "approved",
-                reviewer=reviewer or getpass.getuser(),
-                arguments_hash=arguments_hash,
-                comment=comment,
-            )
-
-    _print_decision(run(act()), approval, as_json=as_json)
+    _decide(approval, "approved", reviewer=reviewer, arguments_hash=arguments_hash, comment=comment, as_json=as_json)
 
 
 @app.command()
@@ -79,21 +68,24 @@ def reject(
     as_json: Json = False,
 ) -> None:
     """Reject a tool call."""
+    _decide(approval, "rejected", reviewer=reviewer, arguments_hash=arguments_hash, comment=comment, as_json=as_json)
 
+
+def _decide(
+    approval: str,
+    verdict: Literal["approved", "rejected"],
+    *,
+    reviewer: str | None,
+    arguments_hash: str | None,
+    comment: str | None,
+    as_json: bool,
+) -> None:
     async def act() -> Status:
+        who = reviewer or getpass.getuser()
         async with database() as client:
-            return await client.decide(
-                approval,
-                "rejected",
-                reviewer=reviewer or getpass.getuser(),
-                arguments_hash=arguments_hash,
-                comment=comment,
-            )
+            return await client.decide(approval, verdict, reviewer=who, arguments_hash=arguments_hash, comment=comment)
 
-    _print_decision(run(act()), approval, as_json=as_json)
-
-
-def _print_decision(status: Status, approval: str, *, as_json: bool) -> None:
+    status = run(act())
     if as_json:
         print_json({"approval_id": approval, "status": status}, indent=None)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -135,21 +135,21 @@ class _Chat:
 
     def _decide(self, head: Session) -> bool:
         """Ask about each open approval; True if something was decided and the session goes on."""
-        rows = self._runner.run(self._pending(head.id))
+        rows = self._runner.run(self._client.pending_approvals(head.id))
         for row in rows:
             call = f"{one_line(row['tool'])}({one_line(row['arguments'])})"
             said = self._ask(f"approve {call}? [y/N] ")
             if said is None:
                 return False
-            verdict: Any = "approved" if said.strip().lower() in ("y", "yes") else "rejected"
-            self._runner.run(self._decided(row, verdict))
+            self._runner.run(
+                self._client.decide(
+                    row["id"],
+                    "approved" if said.strip().lower() in ("y", "yes") else "rejected",
+                    reviewer=getpass.getuser(),
+                    arguments_hash=row["arguments_hash"],
+                )
+            )
         return bool(rows)
-
-    async def _pending(self, session_id: SessionId) -> Any:
-        return await self._client.pending_approvals(session_id)
-
-    async def _decided(self, row: Any, verdict: Any) -> None:
-        await self._client.decide(row["id"], verdict, reviewer=getpass.getuser(), arguments_hash=row["arguments_hash"])
 
 
 def _show(entry: Entry) -> None:

@@ -56,7 +56,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     console = Console(highlight=False)
     if not console.is_terminal:  # a pipe has no width: nothing is cut
         console = Console(highlight=False, width=1_000)
-        table.expand = False
     console.print(table)
 
 

@@ -279,11 +279,9 @@ async def create_warning(client: Client, agent: str, queue: str) -> None:
 
 
 def _row(row: Any) -> tuple[object, ...]:
-    labels = row["labels"]
-    pairs = json.loads(labels) if isinstance(labels, str) else labels
     return (
         row["id"], row["agent"], row["queue"], row["status"], row["run"], row["turns"], relative(row["created_at"]),
-        " ".join(f"{key}={value}" for key, value in pairs.items()), row.get("waiting_for") or "",
+        " ".join(f"{key}={value}" for key, value in row["labels"].items()), row.get("waiting_for") or "",
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from pydantic_ai.messages import (
     ImageUrl,
     ModelMessage,
     ModelRequest,
-    ModelResponse,
     ToolReturnPart,
     UserContent,
     UserPromptPart,
@@ -27,7 +26,6 @@ from agentrt.core.transcript import Message, ModelIdentity, ModelOutput, Result,
 from agentrt.models.opaque import restored
 
 UNREADABLE: Final = "(A file that cannot be read: its base64 is broken.)"
-NO_OUTPUT: Final = "(no output)"
 
 
 def layer_messages(messages: Sequence[Message], identity: ModelIdentity, *, instructions: str) -> list[ModelMessage]:
@@ -40,7 +38,7 @@ def layer_messages(messages: Sequence[Message], identity: ModelIdentity, *, inst
     out: list[ModelMessage] = []
     for message in messages:
         if isinstance(message, ModelOutput):
-            out.append(_answer(message, identity))
+            out.append(restored(message, identity))
             continue
         if not (out and isinstance(out[-1], ModelRequest)):
             out.append(ModelRequest(parts=[], instructions=given))
@@ -60,15 +58,10 @@ def _request_parts(message: UserInput | ToolResults) -> Iterator[UserPromptPart 
             assert_never(message)
 
 
-def _answer(message: ModelOutput, identity: ModelIdentity) -> ModelResponse:
-    """An answer of this model with all that belongs to it, or only what any model takes of another's."""
-    return restored(message, identity)
-
-
 def _result(result: Result) -> ToolReturnPart:
     return ToolReturnPart(
         result.tool,
-        result.content if result.content.strip() else NO_OUTPUT,
+        result.content,
         result.call_id,
         outcome="success" if result.outcome is ToolOutcome.OK else "failed",
     )

@@ -131,13 +131,13 @@ async def test_a_file_whose_base64_is_broken_is_shown_as_such(wire_format: WireF
 async def test_results_and_the_messages_behind_them_arrive_in_order(wire_format: WireFormat) -> None:
     async with StrictProvider(weather()) as provider, asking(provider, wire_format) as asked:
         output = committed(await asked.ask(), 4)
-        await asked.ask(USER, output, results(output, "rain", ""), user("hurry", seq=5), user("please", seq=6))
+        await asked.ask(USER, output, results(output, "rain", "sun"), user("hurry", seq=5), user("please", seq=6))
     sent = provider.requests[-1].messages
     batch = sent[2]
     assert isinstance(batch, ToolMessage)
     assert [(result.call_id, result.text) for result in batch.results] == [
         ("000004000", "rain"),
-        ("000004001", "(no output)"),
+        ("000004001", "sun"),
     ]
     assert "".join(message.text for message in sent[3:] if isinstance(message, AskedByUser)) == "hurryplease"
     assert provider.violations == []
