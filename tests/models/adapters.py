@@ -109,9 +109,9 @@ async def worker_at(
     name: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[LocalWorker]:
-    """A worker that serves the agent "helper" with a model at the provider, and never waits between tries."""
+    """A worker that serves the agent "assistant" with a model at the provider, and never waits between tries."""
     model = model_at(provider, wire_format, name)
-    agent = Agent("helper", model=model, instructions="Be brief.", tools=tools)
+    agent = Agent("assistant", model=model, instructions="Be brief.", tools=tools)
     chosen = Settings(database_url=database_url, **settings)
     try:
         async with local_worker(database_url, agent, settings=chosen) as worker:

@@ -68,7 +68,7 @@ async def retries(worker: LocalWorker, session_id: UUID) -> list[str]:
 
 async def ends(worker: LocalWorker, message: str = "weather in Oslo?") -> tuple[UUID, str, dict[str, object]]:
     """Run a session to its end: its id, status, and outcome or suspension."""
-    session_id = await worker.ask("helper", message)
+    session_id = await worker.ask("assistant", message)
     session = await worker.client.get(session_id)
     return session_id, session.status, dict(session.outcome or session.suspension or {})
 
@@ -300,7 +300,7 @@ async def test_a_model_that_cannot_be_used_as_configured_gives_the_session_back_
             told: list[tuple[str, str]] = []
             unavailable = functools.partial(lambda told, *words: told.append(words), told)
             worker.deps = dataclasses.replace(worker.deps, agent_unavailable=unavailable)
-            session_id = await worker.client.create("helper", str(number))
+            session_id = await worker.client.create("assistant", str(number))
             [holding] = await worker.claim()
             await worker.run_one(holding)
             session = await worker.client.get(session_id)
@@ -308,7 +308,7 @@ async def test_a_model_that_cannot_be_used_as_configured_gives_the_session_back_
             assert isinstance([entry.data for entry in await entries(worker, session_id)][-1], SessionReleased)
             assert len(provider.requests) == number + 1
             [(agent, why)] = told
-            assert agent == "helper"
+            assert agent == "assistant"
             assert words in why
             assert "\n" not in why
             await worker.client.cancel(session_id)
