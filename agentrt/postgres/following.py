@@ -93,6 +93,8 @@ class Follower:
                 self._task = None
 
     async def _wait(self, event: asyncio.Event) -> None:
+        if self._task is not None and self._task.done():
+            self._task.result()  # what has ended the listening, if it was an error: nobody else would be told
         poll_seconds = _POLL_SECONDS if self._listener.listening else _DEAF_POLL_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout(random.uniform(0.5, 1.0) * poll_seconds):  # noqa: S311 - spreads clients

@@ -34,11 +34,20 @@ class LocalWorker:
     ``client`` is connected to the same database; ``events`` holds what observers were told.
     """
 
-    def __init__(self, client: Client, store: SessionStore, deps: RunnerDeps, *, events: list[Event]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        store: SessionStore,
+        deps: RunnerDeps,
+        *,
+        events: list[Event],
+        committing: asyncio.Future[None],
+    ) -> None:
         self.client = client
         self.store = store
         self.deps = deps
         self.events = events
+        self._committing = committing
 
     async def claim(self, limit: int = 1) -> list[Holding]:
         """Claim up to ``limit`` sessions that are due, without running them."""
@@ -48,14 +57,16 @@ class LocalWorker:
         return [Holding(session) for session in claimed.sessions]
 
     async def run_one(self, holding: Holding) -> None:
-        """Run a claimed session until this ownership has ended, or was lost."""
+        """Run a claimed session until this ownership has ended, or was lost; raises what has ended the committer."""
         task = holding.task = asyncio.ensure_future(run_session(holding, self.deps))
         try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait({task})
-            raise
+            await asyncio.wait({task, self._committing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        if self._committing.done():
+            self._committing.result()
         if not task.cancelled():
             task.result()
 
@@ -114,12 +125,12 @@ async def local_worker(
             settings=chosen,
             worker_id=worker_id,
         )
-        running = asyncio.ensure_future(committer.run())
+        committing = asyncio.ensure_future(committer.run())
         try:
-            yield LocalWorker(client, store, deps, events=events)
+            yield LocalWorker(client, store, deps, events=events, committing=committing)
         finally:
-            running.cancel()
-            await asyncio.wait({running})
+            committing.cancel()
+            await asyncio.wait({committing})
             await keeper.stop(worker_id)
 
 
