@@ -196,6 +196,7 @@ class Stage:
                 if worker.life.over:
                     await worker.leave()
                     return
+                await point.world.settled()
                 session = await self.client.get(point.world.session_id)
                 if session.status is Status.QUEUED:
                     return  # later: the round's end makes it due

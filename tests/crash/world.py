@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrt.agents import Agent, Limits, ToolContext
 from agentrt.client import Client
-from agentrt.core.journal import ToolOutcome
+from agentrt.core.journal import Entry, ToolOutcome
 from agentrt.core.messages import Message
 from agentrt.core.session import CallId, Session, SessionId
 from agentrt.models.scripted import Conversation, Scripted
@@ -38,20 +38,23 @@ class World:
     def count(self, call_id: CallId) -> int:
         return sum(done[1] == call_id for done in self.done)
 
+    async def journal(self) -> list[Entry]:
+        return [entry async for entry in self.client.read(self.session_id)]
+
     async def send(self, text: str, *, notified: bool = False, when_running: Any = None) -> None:
         """The user says this, once. ``notified``: the worker hears of it at once."""
         if text not in self.said:
             self.said.append(text)
-        await self._by_user(self.client.send(self.session_id, text, when_running=when_running, request_id=text))
+        await self.by_user(self.client.send(self.session_id, text, when_running=when_running, request_id=text))
         if notified and self.holding is not None:
             self.holding.ahead.set()
 
     async def cancel(self, *, run: int, notified: bool = False) -> None:
-        await self._by_user(self.client.cancel(self.session_id, run=run))
+        await self.by_user(self.client.cancel(self.session_id, run=run))
         if notified and self.holding is not None:
             self.holding.lose("the session was cancelled")
 
-    async def _by_user(self, doing: Coroutine[Any, Any, object]) -> None:
+    async def by_user(self, doing: Coroutine[Any, Any, object]) -> None:
         """No worker's end keeps a user from it."""
         act = asyncio.ensure_future(doing)
         self._acts.add(act)
@@ -73,7 +76,8 @@ Expected = Mapping[str, set[ToolOutcome]]
 class Script:
     """``answer`` is the model, ``move`` what the user does when nothing is due: False when the story is over.
 
-    ``texts``: what the user said, in the order in which the model sees it. ``outcomes``: how the calls of a tool may
+    ``texts``: what the user said, in the order in which the model sees it; None: nothing is known beforehand but how
+    calls may end. ``outcomes``: how the calls of a tool may
     end when a worker died. ``answers`` and ``approvals``: how many of them the journal may hold. ``meddle`` is what the
     user does before a port call.
     """
@@ -82,9 +86,9 @@ class Script:
     agent: Agent
     answer: Callable[[World, Conversation], Awaitable[Scripted]]
     move: Callable[[World, Session], Awaitable[bool]]
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] | None
     outcomes: Expected
-    answers: tuple[int, ...]
+    answers: tuple[int, ...] = ()
     runs: int = 1
     approvals: tuple[int, ...] = (0,)
     meddle: Callable[[World, str], Awaitable[None]] | None = None
