@@ -1,6 +1,7 @@
 """The house rules that a program can check: who imports whom, sizes, names, and what core may call."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,6 +107,25 @@ def test_core_reads_no_clock_and_throws_no_dice():
         if alias.name in CLOCKS_AND_DICE
     ]
     assert calls + names == []
+
+
+CASE = re.compile(r"\b(?:Cases?|Faults?) (F?\d+(?:(?:, | and |, and )F?\d+)*)|\b(F\d+)\b")
+
+
+def test_every_case_that_a_test_names_is_explained():
+    explained = (CHECKOUT / "tests" / "cases" / "README.md").read_text(encoding="utf-8")
+    known = re.findall(r"^- \*\*(F?\d+)\*\* ", explained, re.MULTILINE)
+    assert len(known) == len(set(known))
+    named = {
+        (number, name_of(path))
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for found in CASE.finditer(ast.get_docstring(node) or "")
+        for number in re.findall(r"F?\d+", found[0])
+    }
+    assert len(named) > 100
+    assert [(number, name) for number, name in sorted(named) if number not in known] == []
 
 
 def test_the_package_imports_neither_a_provider_nor_the_embedded_server_unasked():

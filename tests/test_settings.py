@@ -114,7 +114,6 @@ def test_the_direct_url_is_the_url_unless_another_is_given():
     ],
 )
 def test_a_wrong_value_is_one_line_with_the_variable_the_value_and_what_is_accepted(monkeypatch, variable, value):
-    """Case F31: AGENTRT_SLOTS=-1."""
     monkeypatch.setenv(variable, value)
     message = problem()
     assert message.startswith(f"{variable}={value.rstrip(',')} is not ")
@@ -170,7 +169,6 @@ def test_a_url_is_shown_without_its_password(url, shown):
 
 
 def test_an_unknown_variable_is_warned_about_by_name_with_the_close_match():
-    """Case: unknown AGENTRT_ variable."""
     warnings = unknown_variables({"AGENTRT_SLOT": "3", "AGENTRT_ZZZ": "", "AGENTRT_SLOTS": "3", "PATH": "/bin"})
     assert warnings == [
         "the variable AGENTRT_SLOT is no setting of agentrt and has no effect; did you mean AGENTRT_SLOTS?",
