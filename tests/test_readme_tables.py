@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -133,6 +134,27 @@ def test_every_command_is_named(group):
     else:
         missing = [name for name in found if name != "version" and not re.search(rf"agentrt {name}\b", README)]
         assert missing == []
+
+
+def options_of(command: Any, words: list[str]) -> set[str]:
+    """The options of the command that ``words`` begin with."""
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def test_every_option_that_is_shown_with_a_command_is_one_of_its_own():
+    commands: Any = get_command(cli.app)
+    sessions = commands.commands["sessions"]
+    shown = 0
+    for whole, name, rest in re.findall(r"(?:^|`)(agentrt )?([a-z]+\b)([^`\n#]* --[^`\n#]+)", README, re.MULTILINE):
+        if not whole and name not in sessions.commands:
+            continue  # another program
+        known = options_of(commands if whole else sessions, [name, *rest.split()])
+        found = re.findall(r"(?<= )--[a-z-]+", rest)
+        shown += len(found)
+        assert set(found) <= known, f"{name}{rest}"
+    assert shown > 8
 
 
 def test_every_part_is_in_the_contents():
