@@ -87,7 +87,8 @@ class KeeperStore(Protocol):
         """Insert the worker's row; the lease starts to count in the database."""
 
     async def renew(self, worker: WorkerInfo, liveness_key: int | None, *, draining: bool) -> Renewal:
-        """Extend the lease by ``lease_seconds`` from now (database clock, after the row lock); list what is owned."""
+        """Extend the lease by ``lease_seconds`` from now (database clock, after the row lock); list what is owned.
+        ``worker.agents`` are those that it offers just now."""
 
     async def stop(self, worker_id: WorkerId) -> None:
         """Mark the worker stopped: it holds nothing any more."""
@@ -135,7 +136,7 @@ class Wakeups(Protocol):
     """One LISTEN connection, kept alive by itself; a notification is a hint, polling is the truth."""
 
     async def run(self) -> None:
-        """Listen until cancelled; reconnects with jittered back-off and calls ``on_reconnect`` after each."""
+        """Listen until cancelled; reconnects with jittered back-off and calls ``reconnected`` after each."""
 
     @property
     def listening(self) -> bool: ...
@@ -174,6 +175,10 @@ class SessionStore(Protocol):
 
     async def wrote(self, session_id: SessionId, dedup_key: str) -> bool:
         """Whether an entry with this key exists: asked once when ``LOST`` follows an unknown outcome."""
+
+    async def withdraw_agent(self, worker_id: WorkerId, agent: str, *, queue: str) -> bool:
+        """Take ``agent`` out of this worker's row, until a renewal names it again; returns whether another living
+        worker offers it in ``queue``. Of workers that withdraw at the same time the last one is told that none does."""
 
     def tool_transaction(self, worker_id: WorkerId) -> AbstractAsyncContextManager[ToolTransaction]: ...
 

@@ -13,7 +13,8 @@ from agentrt.core.session import FencingToken, Lease, Outcome, Seq, Session, Ses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """What a worker registers; ``id`` is new at every start (and after having been marked dead)."""
+    """What a worker registers; ``id`` is new at every start (and after having been marked dead). ``agents`` are those
+    that it offers just now: a renewal may name fewer, or more again."""
 
     id: WorkerId
     name: str

@@ -65,7 +65,9 @@ class PostgresKeeperStore:
         )
 
     async def renew(self, worker: WorkerInfo, liveness_key: int | None, *, draining: bool) -> Renewal:
-        rows = await self._connection.fetch(statements.RENEW, worker.id, worker.lease_seconds, liveness_key, draining)
+        rows = await self._connection.fetch(
+            statements.RENEW, worker.id, worker.lease_seconds, liveness_key, draining, worker.agents
+        )
         if not rows:
             return Renewal(state=WorkerState.GONE, grants=())
         grants = tuple(

@@ -18,6 +18,7 @@ CLAIM = _read("claim")
 READ = _read("read")
 HEAD = _read("head")
 WROTE = _read("wrote")
+WITHDRAW_AGENT = _read("withdraw_agent")
 APPEND = _read("append")
 END = _read("end")
 

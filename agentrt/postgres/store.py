@@ -117,6 +117,10 @@ class PostgresSessionStore:
         rows = await self._reads.fetch(statements.WROTE, session_id, dedup_key)
         return bool(rows[0]["wrote"])
 
+    async def withdraw_agent(self, worker_id: WorkerId, agent: str, *, queue: str) -> bool:
+        rows = await self._reads.fetch(statements.WITHDRAW_AGENT, worker_id, agent, queue)
+        return bool(rows[0]["elsewhere"])
+
     def tool_transaction(self, worker_id: WorkerId) -> AbstractAsyncContextManager[ToolTransaction]:
         return self._tools.transaction(worker_id)
 

@@ -49,6 +49,10 @@ class Offering:
             self._emit(AgentUnavailable(agent=agent, error=error))
         self._withheld[agent] = _Withheld(self._clock() + jittered(WITHHELD_SECONDS, spread=0.1))
 
+    def offered(self) -> tuple[str, ...]:
+        """What others are told: the agents that are not withheld, a trial or not. From any thread."""
+        return tuple(sorted(agent for agent in self._agents if agent not in self._withheld))
+
     def begun(self, agent: str) -> None:
         """A session of ``agent`` was claimed; the trial, if there is one to be made."""
         if agent in self._withheld:

@@ -78,7 +78,7 @@ class Incarnation:
         self._offering = offering
         self._emit = parts.emit
         settings = parts.settings
-        self.worker = _new_worker(parts)
+        self.worker = _new_worker(parts, offering)
         self.holdings = Holdings()
         self.draining = False
         self.dead = False
@@ -99,6 +99,7 @@ class Incarnation:
             main=MainLoop(loop, thread_id=threading.get_ident(), clock=parts.clock),
             emit=self._emit,
             threads_running=parts.threads_running,
+            offered=offering.offered,
             leave=parts.leave,
             clock=parts.clock,
         )
@@ -327,7 +328,7 @@ class Incarnation:
         self.keeper.beat_soon()
 
 
-def _new_worker(parts: WorkerParts) -> WorkerInfo:
+def _new_worker(parts: WorkerParts, offering: Offering) -> WorkerInfo:
     """What this incarnation registers; its id is never used again."""
     settings = parts.settings
     return WorkerInfo(
@@ -336,7 +337,7 @@ def _new_worker(parts: WorkerParts) -> WorkerInfo:
         host=socket.gethostname(),
         pid=os.getpid(),
         version=parts.version,
-        agents=tuple(sorted(parts.agents)),
+        agents=offering.offered(),
         queues=settings.queues,
         slots=settings.slots,
         heartbeat_seconds=settings.heartbeat_seconds,

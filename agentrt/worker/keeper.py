@@ -83,6 +83,7 @@ class Keeper:
         handlers: How to tell the main loop.
         main: The main loop.
         emit: Hears of heartbeats, fences and reaps.
+        offered: The agents that the worker offers just now; those of ``worker`` if left out.
         threads_running: Number of tool threads that have not come back.
         leave: Ends the process at once with an exit code.
         clock: Monotonic seconds.
@@ -99,6 +100,7 @@ class Keeper:
         main: MainLoop,
         emit: EventSink,
         threads_running: Callable[[], int],
+        offered: Callable[[], tuple[str, ...]] | None = None,
         leave: Callable[[int], object] = os._exit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -110,6 +112,7 @@ class Keeper:
         self._main = main
         self._emit = emit
         self._threads_running = threads_running
+        self._offered = offered or (lambda: worker.agents)
         self._leave = leave
         self._clock = clock
         self._store: KeeperStore | None = None
@@ -269,7 +272,8 @@ class Keeper:
                 store = self._store or await self._connect()
                 held = self._holdings.snapshot()
                 sent = self._clock()
-                renewal = await store.renew(self.worker, self._liveness_key, draining=self._draining)
+                worker = replace(self.worker, agents=self._offered())
+                renewal = await store.renew(worker, self._liveness_key, draining=self._draining)
         except Exception as error:  # noqa: BLE001 - a daemon loop: whatever it is, the lease was not renewed
             await self._broke(error)
             return False

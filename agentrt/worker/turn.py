@@ -47,19 +47,25 @@ async def ask_model(activation: Activation) -> Outcome | Pause | None:
     try:
         model, instructions = _model_of(activation), _instructions_of(activation)
     except ConfigurationError as error:
-        return _unavailable(activation, str(error))
+        return await _unavailable(activation, str(error))
     turn = _Turn(activation, model, instructions)
     try:
         return await turn.run()
     except _ModelUnavailable as error:
-        return _unavailable(activation, str(error))
+        return await _unavailable(activation, str(error))
 
 
 def _model_of(activation: Activation) -> Model:
-    agent, given = activation.agent, activation.session.config.get("model")
-    if isinstance(given, str) and "model" in agent.allow_overrides:
-        return activation.deps.models(given)
+    agent, own = activation.agent, _own_model(activation)
+    if own is not None:
+        return activation.deps.models(own)
     return activation.deps.models(agent.model) if isinstance(agent.model, str) else agent.model
+
+
+def _own_model(activation: Activation) -> str | None:
+    """What the session names in place of its agent's model, if it may."""
+    given = activation.session.config.get("model")
+    return given if isinstance(given, str) and "model" in activation.agent.allow_overrides else None
 
 
 def _instructions_of(activation: Activation) -> str:
@@ -67,11 +73,18 @@ def _instructions_of(activation: Activation) -> str:
     return given if isinstance(given, str) and "instructions" in agent.allow_overrides else agent.instructions
 
 
-def _unavailable(activation: Activation, why: str) -> Released:
-    """Given back uncharged: another worker may have the key that this one lacks."""
-    why = without_secrets(why, activation.deps.secrets)
-    activation.deps.agent_unavailable(activation.agent.name, why)
-    return Released(ReleaseReason.MODEL_UNAVAILABLE, message=why)
+async def _unavailable(activation: Activation, why: str) -> Released | Suspended:
+    """Given back uncharged as long as another worker may have the key that this one lacks. A model that only this
+    session has named says nothing about its agent."""
+    deps, agent, queue = activation.deps, activation.agent.name, activation.session.queue
+    why = without_secrets(why, deps.secrets)
+    own = _own_model(activation)
+    if own is not None:
+        return Suspended(SuspendReason.BLOCKED, f"the session's own model {own!r} cannot be used: {why}")
+    deps.agent_unavailable(agent, why)
+    if await activation.patiently(lambda: deps.store.withdraw_agent(deps.worker_id, agent, queue=queue)):
+        return Released(ReleaseReason.MODEL_UNAVAILABLE, message=why)
+    return Suspended(SuspendReason.BLOCKED, f"no living worker can use the model of agent {agent!r}: {why}")
 
 
 class _Turn:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from agentrt import tool
-from agentrt.core.journal import AssistantMessage, Entry, ModelRetried, SessionReleased, StopReason, ToolResult
+from agentrt.core.journal import AssistantMessage, Entry, ModelRetried, StopReason, ToolResult
 from agentrt.core.session import Status
 from agentrt.testing import LocalWorker
 from tests.models.adapters import in_every_format, served, worker_at
@@ -291,7 +291,7 @@ async def test_an_account_without_credit_blocks_the_session_at_once(wire_format:
 
 
 @in_every_format
-async def test_a_model_that_cannot_be_used_as_configured_gives_the_session_back_and_says_why(
+async def test_a_model_that_cannot_be_used_as_configured_is_no_longer_offered_and_says_why(
     wire_format: WireFormat, database_url: str
 ) -> None:
     replies = [html(), http_error(401, message="bad key"), http_error(404, message="no model")]
@@ -304,8 +304,8 @@ async def test_a_model_that_cannot_be_used_as_configured_gives_the_session_back_
             [holding] = await worker.claim()
             await worker.run_one(holding)
             session = await worker.client.get(session_id)
-            assert (session.status, session.attempt) == (Status.QUEUED, 1)
-            assert isinstance([entry.data for entry in await entries(worker, session_id)][-1], SessionReleased)
+            assert session.suspension is not None, "no other worker offers the agent"
+            assert (session.suspension["reason"], words in session.suspension["message"]) == ("blocked", True)
             assert len(provider.requests) == number + 1
             [(agent, why)] = told
             assert agent == "assistant"

@@ -24,6 +24,7 @@ ROLES = {
     "read": (Role.CLAIM, statements.READ),
     "head": (Role.CLAIM, statements.HEAD),
     "wrote": (Role.CLAIM, statements.WROTE),
+    "withdraw_agent": (Role.CLAIM, statements.WITHDRAW_AGENT),
     "renew": (Role.KEEPER, statements.RENEW),
     "mark": (Role.REAPER, statements.MARK),
     "sweep": (Role.REAPER, statements.SWEEP),
@@ -55,7 +56,8 @@ async def arguments(owner: Owner, connection: asyncpg.Connection) -> Mapping[str
         "read": (rows[0]["id"], 0, 500),
         "head": (rows[0]["id"],),
         "wrote": (rows[0]["id"], "w:1:0"),
-        "renew": (owner.id, 15.0, None, False),
+        "withdraw_agent": (owner.id, AGENT, "default"),
+        "renew": (owner.id, 15.0, None, False, [AGENT]),
         "mark": (owner.id,),
         "sweep": (owner.id, 500),
     }

@@ -128,12 +128,14 @@ async def test_an_agent_that_cannot_be_used_here_is_not_offered_until_one_sessio
     fleet = Fleet(ground, a="1", b="2")
     offering = fleet.offering
     assert _offered(offering) == [(["a", "b"], False)]
+    assert offering.offered() == ("a", "b")
     offering.withhold("a", "no key")
     offering.withhold("a", "no key")
     assert len(ground.heard.of(AgentUnavailable)) == 1
     assert _offered(offering) == [(["b"], False)]
     fleet.clock.now += 300
     assert _offered(offering) == [(["b"], False), (["a"], True)]
+    assert offering.offered() == ("b",), "a trial is no offer that another worker may count on"
     offering.begun("a")
     assert _offered(offering) == [(["b"], False)]
     offering.withhold("a", "still no key")
@@ -143,6 +145,7 @@ async def test_an_agent_that_cannot_be_used_here_is_not_offered_until_one_sessio
     offering.begun("a")
     offering.ended("a")
     assert _offered(offering) == [(["a", "b"], False)]
+    assert offering.offered() == ("a", "b")
 
 
 async def test_a_trial_claims_one_session_beside_those_of_sound_agents(ground: Ground) -> None:

@@ -77,31 +77,62 @@ async def test_no_quota_blocks_at_once(database_url):
         assert (await head(worker, session_id)).outcome == {"text": "ok"}
 
 
-@pytest.mark.parametrize("where", ["error of the call", "raised by the call", "no such model"])
-async def test_a_model_that_cannot_be_used_here_gives_the_session_back_uncharged(database_url, where):
+WORDS = "401 Bearer abcdef0123456789"
+CANNOT_BE_USED: dict[str, Any] = {
+    "error of the call": failing(*[ModelError(ModelErrorClass.CONFIGURATION, WORDS)] * 100),
+    "raised by the call": failing(*[ConfigurationError(WORDS)] * 100),
+    "no such model": "nobody:Bearer-abcdef0123456789",
+}
+
+
+@pytest.mark.parametrize("where", CANNOT_BE_USED)
+async def test_a_model_that_cannot_be_used_here_gives_the_session_back_uncharged_to_another_worker(database_url, where):
     """F30: the worker is told not to offer the agent for a while; nothing fails."""
-    errors = {
-        "error of the call": ModelError(ModelErrorClass.CONFIGURATION, "401 Bearer abcdef0123456789"),
-        "raised by the call": ConfigurationError("no key Bearer abcdef0123456789"),
-    }
-    model: Any = failing(errors[where]) if where in errors else "nobody:Bearer-abcdef0123456789"
     heard: list[tuple[str, str]] = []
-    async with local_worker(database_url, Agent("a", model=model)) as worker:
+    agent, able = (Agent("a", model=model) for model in (CANNOT_BE_USED[where], failing()))
+    async with local_worker(database_url, agent) as worker, local_worker(database_url, able) as other:
         worker.deps = replace(worker.deps, agent_unavailable=lambda agent, error: heard.append((agent, error)))
         session_id = await worker.client.create("a", "begin")
         [holding] = await worker.claim()
         await worker.run_one(holding)
         session = await head(worker, session_id)
         assert (session.status, session.attempt) == ("queued", 1)
-        [(agent, error)] = heard
-        assert agent == "a"
+        [(name, error)] = heard
+        assert name == "a"
         [released] = [event for event in worker.events if isinstance(event, events.SessionReleased)]
         assert (released.reason, released.error) == ("model unavailable", error), "a label of few values, and words"
         [entry] = await found(worker, session_id, SessionReleased)
         assert (entry.reason, entry.message) == ("model unavailable", error)
-        if where in errors:
+        if where != "no such model":
             assert "abcdef0123456789" not in error
             assert "abcdef0123456789" not in repr(await types(worker, session_id))
+        await other.run()
+        assert (await head(worker, session_id)).outcome == {"text": "ok"}
+
+
+@pytest.mark.parametrize("where", CANNOT_BE_USED)
+async def test_a_model_that_no_living_worker_can_use_blocks_the_session_with_the_words(database_url, where):
+    """F30: blocked only if no other live worker offers it, and not asked for ever."""
+    async with local_worker(database_url, Agent("a", model=CANNOT_BE_USED[where])) as worker:
+        session_id = await worker.ask("a", "begin")
+        reason, message = await suspension(worker, session_id)
+        assert reason == "blocked"
+        assert "no living worker" in message
+        assert "nobody" in message if where == "no such model" else "401" in message
+        assert (await types(worker, session_id)).count("session_claimed") == 1
+
+
+async def test_a_model_that_only_the_session_names_says_nothing_about_its_agent(database_url):
+    heard: list[tuple[str, str]] = []
+    agent = Agent("a", model=failing(), allow_overrides=["model"])
+    async with local_worker(database_url, agent) as worker, local_worker(database_url, agent):
+        worker.deps = replace(worker.deps, agent_unavailable=lambda agent, error: heard.append((agent, error)))
+        session_id = await worker.client.create("a", "begin", config={"model": "nobody:nothing"})
+        await worker.run()
+        reason, message = await suspension(worker, session_id)
+        assert (reason, "nobody:nothing" in message, heard) == ("blocked", True, [])
+        sound = await worker.ask("a", "begin")
+        assert (await head(worker, sound)).outcome == {"text": "ok"}
 
 
 async def test_events_tell_turns_and_retries_without_contents(database_url):

@@ -1,5 +1,6 @@
 -- renew: one heartbeat, however many sessions the worker holds.
--- Parameters: $1 uuid worker, $2 float8 lease_seconds, $3 bigint liveness_key (null: no fast path), $4 bool draining.
+-- Parameters: $1 uuid worker, $2 float8 lease_seconds, $3 bigint liveness_key (null: no fast path), $4 bool draining,
+--   $5 text[] agents that it offers just now.
 -- Rows: state, and one per session that the database grants (id null when there is none); no row: the worker is gone.
 -- Transition: alive -> draining when $4; a worker that is dead or stopped stays so.
 with me as materialized (
@@ -15,7 +16,8 @@ renewed as (
     renewing_since = case when clock_timestamp() - w.renewed_at <= make_interval(secs => 2 * w.heartbeat_seconds)
       then w.renewing_since else clock_timestamp() end,
     lease_expires_at = clock_timestamp() + make_interval(secs => $2),
-    liveness_key = $3
+    liveness_key = $3,
+    agents = $5
   from me
   where w.id = me.id and me.lives
   returning w.state
