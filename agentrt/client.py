@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
 from agentrt.core.errors import InvalidArgument
-from agentrt.core.session import Seq, SessionId, Status
+from agentrt.core.session import Seq, SessionId, Status, SuspendReason
 
 if TYPE_CHECKING:
     from agentrt.core.budget import Limits
@@ -186,10 +186,21 @@ class Client:
         queue: str | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
+        reason: SuspendReason | str | None = None,
+        before: UUID | str | None = None,
         limit: int = 50,
     ) -> Sequence[Mapping[str, Any]]:
-        """Rows of the view ``session_list``, newest first, at most ``limit``."""
-        filters = _options(status=status, agent=agent, queue=queue, tenant=tenant, labels=labels)
+        """Rows of the view ``session_list``, newest first, at most ``limit``. ``reason``: suspended for this reason.
+        ``before``: only rows behind this session's, to read on where an earlier list ended."""
+        filters = _options(
+            status=status,
+            agent=agent,
+            queue=queue,
+            tenant=tenant,
+            labels=labels,
+            reason=reason,
+            before=None if before is None else _session_id(before),
+        )
         return await self._store.list(filters, limit=limit)
 
     async def read(self, session_id: UUID | str, *, after_seq: int = 0) -> AsyncGenerator[Entry, None]:

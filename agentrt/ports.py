@@ -228,7 +228,8 @@ class ClientStore(Protocol):
         """Raises ``NotFound``."""
 
     async def list(self, filters: Mapping[str, Any], *, limit: int) -> Sequence[Mapping[str, Any]]:
-        """Rows of the view ``session_list``, newest first; filters: status, agent, queue, tenant, labels."""
+        """Rows of the view ``session_list``, newest first; filters: status, agent, queue, tenant, labels, reason
+        (of a suspension), before (only what stands behind this session)."""
 
     async def read_journal(self, session_id: SessionId, after_seq: int, *, max_entries: int) -> Sequence[Entry]: ...
 

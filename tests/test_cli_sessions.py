@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from agentrt.cli import operate
 from agentrt.cli.output import printable, relative
 from tests.commandline import assert_one_sentence, environment, run
 from tests.workerprocess import worker, write_agents
@@ -135,6 +136,25 @@ def test_all_sessions_that_wait_for_one_reason_are_resumed_together(database_url
     assert set(ran.out.split()) == {one, two}
     assert run("sessions", "resume", three, "--limit", "turns=200", url=database_url).out == "queued\n"
     assert psql(f"select config -> 'limits' ->> 'turns' from agentrt.sessions where id = '{three}'") == "200"
+
+
+def test_a_bulk_resume_goes_on_behind_what_it_cannot_wake_however_many_there_are(database_url, psql, monkeypatch):
+    monkeypatch.setattr(operate, "BATCH", 2)
+    sessions = [create(database_url) for _ in range(9)]
+    for number, session in enumerate(sessions):
+        suspend(psql, session, "budget" if number % 3 == 0 else "blocked")
+    open_approval = sessions[-1]
+    psql(
+        "insert into agentrt.approvals (id, session_id, run, tool_call_id, tool, arguments, arguments_hash) "
+        f"values (gen_random_uuid(), '{open_approval}', 1, 'c', 't', '{{}}', 'h')"
+    )
+    ran = run("sessions", "resume", "--reason", "blocked", url=database_url)
+    assert ran.code == 1
+    assert "1 approvals are open" in ran.err
+    blocked = {session for number, session in enumerate(sessions) if number % 3}
+    assert set(ran.out.split()) == blocked - {open_approval}
+    left = psql("select string_agg(suspension ->> 'reason', ' ') from agentrt.sessions where status = 'suspended'")
+    assert sorted(left.split()) == ["blocked", *["budget"] * 3]
 
 
 def test_old_sessions_are_pruned_and_others_stay(database_url, psql):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -13,7 +14,8 @@ from agentrt.cli.sessions import Json, SessionArgument, app, database, print_sta
 from agentrt.core.errors import ClientError, InvalidArgument
 from agentrt.core.session import Status, SuspendReason
 
-BULK_LIMIT = 10_000
+BATCH = 500
+"""Sessions that a bulk command looks at at once."""
 
 
 @app.command()
@@ -43,14 +45,17 @@ def resume(
     async def many(reason: SuspendReason) -> int:
         resumed, failed = [], []
         async with database() as client:
-            for row in await client.list(status=Status.SUSPENDED, agent=agent, limit=BULK_LIMIT):
-                if (row["suspension"] or {}).get("reason") != reason:
-                    continue
-                try:
-                    await client.resume(row["id"], force=force or None, limits=limits)
-                    resumed.append(row["id"])
-                except ClientError as error:  # somebody else woke it, or approvals are open
-                    failed.append((row["id"], str(error)))
+            seen: UUID | None = None
+            while rows := await client.list(
+                status=Status.SUSPENDED, agent=agent, reason=reason, before=seen, limit=BATCH
+            ):
+                for row in rows:
+                    try:
+                        await client.resume(row["id"], force=force or None, limits=limits)
+                        resumed.append(row["id"])
+                    except ClientError as error:  # somebody else woke it, or approvals are open
+                        failed.append((row["id"], str(error)))
+                seen = rows[-1]["id"]
         if as_json:
             print_json({"resumed": resumed, "failed": dict(failed)})
         else:

@@ -39,8 +39,10 @@ select *
 from agentrt.session_list
 where ($1::text is null or status = $1) and ($2::text is null or agent = $2) and ($3::text is null or queue = $3)
   and ($4::text is null or tenant = $4) and ($5::jsonb is null or labels @> $5)
+  and ($6::text is null or suspension ->> 'reason' = $6)
+  and ($7::uuid is null or (created_at, id) < (select b.created_at, b.id from agentrt.session_list b where b.id = $7))
 order by created_at desc, id desc
-limit $6
+limit $8
 """
 _APPROVALS = """
 select *
@@ -131,9 +133,8 @@ class PostgresClientStore:
     async def list(self, filters: Mapping[str, Any], *, limit: int) -> Sequence[Mapping[str, Any]]:
         texts = [_text(filters.get(name)) for name in ("status", "agent", "queue", "tenant")]
         labels = filters.get("labels")
-        return [
-            _plain(row) for row in await self._fetch(_LIST, *texts, None if labels is None else dump(labels), limit)
-        ]
+        more = (None if labels is None else dump(labels), _text(filters.get("reason")), filters.get("before"))
+        return [_plain(row) for row in await self._fetch(_LIST, *texts, *more, limit)]
 
     async def pending_approvals(self, session_id: SessionId | None, *, limit: int) -> Sequence[Mapping[str, Any]]:
         return [_plain(row) for row in await self._fetch(_APPROVALS, session_id, limit)]
