@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -91,6 +91,7 @@ class Chaos:
     dice: random.Random
     every_seconds: tuple[float, float]
     pause_seconds: tuple[float, float]
+    kinds: Mapping[str, int] = field(default_factory=lambda: KINDS)
     events: Counter[str] = field(default_factory=Counter)
     losses: list[Loss] = field(default_factory=list)
 
@@ -99,7 +100,7 @@ class Chaos:
         async with asyncio.TaskGroup() as pauses:
             while True:
                 await asyncio.sleep(self.dice.uniform(*self.every_seconds))
-                kind = self.dice.choices(list(KINDS), list(KINDS.values()))[0]
+                kind = self.dice.choices(list(self.kinds), list(self.kinds.values()))[0]
                 free = self.supervisor.free
                 if len(free) < 2:  # somebody has to take over
                     continue

@@ -1,0 +1,1 @@
+"""Figures: `python -m tests.benchmarks.recovery` and `python -m tests.benchmarks.throughput`, each with `--json`."""
