@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgument
+from agentrt.core.errors import AgentrtError, ConfigurationError
 
 if TYPE_CHECKING:
     import asyncio
+    from pathlib import Path
 
     from agentrt.agents import Agent, Registry
     from agentrt.client import Client
     from agentrt.core.events import Event
+    from agentrt.core.finding import Finding
     from agentrt.core.journal import Entry
     from agentrt.core.session import SessionId, WorkerId
     from agentrt.models.factory import ProviderModels
@@ -71,18 +73,18 @@ def connect(url: str, *, direct_url: str = "") -> Connecting:
     return Connecting(url, direct_url)
 
 
-async def migrate(settings: Settings, *, notice: Callable[[str], None] | None = None) -> list[str]:
-    """Apply the pending migrations, and return their names."""
+async def migrate(url: str, *, notice: Callable[[str], None] | None = None) -> list[str]:
+    """Apply the pending migrations to the server at ``url``, which is no pooler's, and return their names."""
     from agentrt.postgres.migrate import migrate
 
-    return await migrate(_direct_url(settings), notice=notice)
+    return await migrate(url, notice=notice)
 
 
-async def pending_migrations(settings: Settings) -> list[str]:
+async def pending_migrations(url: str) -> list[str]:
     """The names of the migrations that ``migrate`` would apply."""
     from agentrt.postgres.migrate import pending
 
-    return await pending(_direct_url(settings))
+    return await pending(url)
 
 
 async def import_session(
@@ -94,24 +96,38 @@ async def import_session(
         InvalidArgument: the head is not usable.
         Conflict: there is a session with this id.
     """
-    from uuid import UUID
+    from agentrt.postgres.importing import import_session, imported_of
 
-    from agentrt.postgres.importing import Imported, import_session
+    session_id, imported = imported_of(head, entries)
+    return await import_session(database_options(settings), imported, session_id=session_id if keep_id else None)
 
+
+def examine(settings: Settings) -> AsyncIterator[Finding]:
+    """Look at the database as a worker with these settings would use it, one finding after the other."""
+    from agentrt.postgres.doctor import examine
+
+    return examine(database_options(settings))
+
+
+def embedded_server(folder: Path | None = None) -> AbstractContextManager[str]:
+    """The URL of a PostgreSQL server of our own, which runs for the length of a block.
+
+    Its data is kept in ``folder``, or is temporary. Raises ``ConfigurationError``: not installed, or it cannot start.
+    """
+    from agentrt.postgres import embedded
+
+    return embedded.running(folder)
+
+
+async def query(url: str, statement: str) -> Sequence[Sequence[Any]]:
+    """The rows of one statement about tables that are not agentrt's. Raises ``DatabaseUnavailable``."""
+    from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection
+
+    connection = RoleConnection(DatabaseOptions(url=url), Role.CLIENT)
     try:
-        imported = Imported(
-            agent=str(head["agent"]),
-            queue=str(head["queue"]),
-            priority=int(head["priority"]),
-            config=dict(head["config"]),
-            labels=dict(head["labels"]),
-            tenant=head.get("tenant"),
-            entries=entries,
-        )
-        session_id = UUID(head["id"]) if keep_id else None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgument(f"the exported session has no usable head: {error!r:.200}") from None
-    return await import_session(database_options(settings), imported, session_id=session_id)
+        return [tuple(row) for row in await connection.fetch(statement)]
+    finally:
+        await connection.close()
 
 
 def store_factory(settings: Settings) -> StoreFactory:
@@ -131,17 +147,13 @@ def database_options(settings: Settings) -> DatabaseOptions:
 
     return DatabaseOptions(
         url=settings.require_database_url(),
-        direct_url=_direct_url(settings),
+        direct_url=settings.require_direct_database_url(),
         statement_seconds=settings.db_statement_seconds,
         lock_seconds=settings.db_lock_seconds,
         idle_transaction_seconds=settings.db_idle_transaction_seconds,
         transactional_connections=settings.transactional_connections,
         transactional_seconds=settings.transactional_seconds,
     )
-
-
-def _direct_url(settings: Settings) -> str:
-    return settings.direct_database_url or settings.require_database_url()
 
 
 # --- agents ---------------------------------------------------------------------------------------------------------
@@ -347,7 +359,7 @@ class _Worker:
                 worker_id=worker_id,
                 threads=threads,
                 agent_unavailable=agent_unavailable,
-                secrets=_secrets(self.settings),
+                secrets=self.settings.passwords(),
             )
             return lambda holding: run_session(holding, deps)
 
@@ -373,13 +385,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:  # no such platform: the standard loop does
         return None
     return uvloop.new_event_loop
-
-
-def _secrets(settings: Settings) -> tuple[str, ...]:
-    from urllib.parse import unquote, urlsplit
-
-    found = []
-    for url in (settings.database_url, settings.direct_database_url):
-        if url and (password := urlsplit(url).password):
-            found += [password, unquote(password)]
-    return tuple(dict.fromkeys(found))

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -173,6 +173,18 @@ class Settings(BaseSettings):
                 "postgresql://user:password@host:5432/database (`agentrt demo` needs none)"
             )
         return self.database_url
+
+    def require_direct_database_url(self) -> str:
+        """The URL of the server itself. Raises as ``require_database_url``."""
+        return self.direct_database_url or self.require_database_url()
+
+    def passwords(self) -> tuple[str, ...]:
+        """Those in the URLs, as written and as meant: what must not get into a log or a journal."""
+        found = []
+        for url in (self.database_url, self.direct_database_url):
+            if url and (password := urlsplit(url).password):
+                found += [password, unquote(password)]
+        return tuple(dict.fromkeys(found))
 
 
 def _sentences(error: ValidationError) -> list[str]:

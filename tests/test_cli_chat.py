@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrt.cli.dev import changed, state_of, watched_folders
+from agentrt.cli.dev import changed, prepare, state_of, watched_folders, worker_environ
+from agentrt.settings import Settings
 from tests.commandline import environment, run
+from tests.servers import new_folder
 from tests.workerprocess import worker, write_agents
 
 pytestmark = [pytest.mark.one_server]
@@ -122,6 +125,46 @@ def test_the_folder_of_a_module_is_found_without_importing_it():
     (folder,) = watched_folders(("agentrt.demo.agent",))
     assert folder.name == "demo"
     assert "agentrt.demo.agent" not in sys.modules
+
+
+def test_dev_goes_round_the_pooler_to_migrate_and_shows_the_worker_the_way(empty_database_url, capsys):
+    pooler = "postgresql://127.0.0.1:1/pooler"
+    settings = Settings(database_url=pooler, direct_database_url=empty_database_url)
+    prepare(settings)
+    assert "applied  0001_initial" in capsys.readouterr().out
+    environ = worker_environ(settings, ("a", "b.py"))
+    assert environ == {
+        "AGENTRT_DATABASE_URL": pooler,
+        "AGENTRT_DIRECT_DATABASE_URL": empty_database_url,
+        "AGENTRT_AGENTS": "a,b.py",
+    }
+
+
+@pytest.mark.system
+def test_dev_with_a_server_of_its_own_does_not_follow_an_inherited_direct_url(tmp_path):
+    folder = new_folder()
+    dev = subprocess.Popen(
+        [sys.executable, "-u", "-m", "agentrt", "dev", "--agents", write_agents(tmp_path), "--folder", folder],
+        env=environment(direct_database_url="postgresql://127.0.0.1:1/nowhere", http_port="0", log_format="json"),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert dev.stderr is not None
+        lines = []
+        for line in dev.stderr:
+            lines.append(line)
+            if "worker.started" in line:
+                break
+        assert lines, "nothing was logged"
+        assert "worker.started" in lines[-1], lines
+        dev.send_signal(signal.SIGINT)
+        _, err = dev.communicate(timeout=60)
+        assert dev.returncode == 0, err
+        assert (folder / ".gitignore").read_text() == "*\n"
+    finally:
+        dev.kill()
+        dev.communicate()
+        shutil.rmtree(folder)
 
 
 @pytest.mark.system

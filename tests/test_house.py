@@ -50,14 +50,15 @@ def test_every_module_imports_only_what_its_layer_may():
         ("postgres/embedded.py", "import structlog"),
         ("postgres/embedded.py", "import agentrt.models"),
         ("postgres/embedded.py", "import pydantic_ai"),
+        ("cli/dev.py", "import agentrt.postgres.embedded"),
         ("utils.py", ""),
     ],
 )
 def test_a_forbidden_import_is_noticed(tmp_path, path, line):
     house = tmp_path / "agentrt"
-    for folder in (house, house / "core", house / "postgres", house / "models"):
-        folder.mkdir()
-        (folder / "__init__.py").touch()
+    for folder in ("", "core", "postgres", "models", "cli", "demo", "testing"):
+        (house / folder).mkdir()
+        (house / folder / "__init__.py").touch()
     for file in ("core/session.py", "ports.py", "postgres/embedded.py"):
         (house / file).touch()
     (tmp_path / "pyproject.toml").write_bytes((CHECKOUT / "pyproject.toml").read_bytes())

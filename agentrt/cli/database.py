@@ -25,9 +25,9 @@ def migrate(
     from agentrt import app
     from agentrt.settings import Settings
 
-    settings = Settings()
+    url = Settings().require_direct_database_url()
     if check or dry_run:
-        names = run(app.pending_migrations(settings))
+        names = run(app.pending_migrations(url))
         if as_json:
             print_json({"pending": names}, indent=None)
         else:
@@ -36,7 +36,7 @@ def migrate(
             if not names:
                 typer.echo("The schema is up to date.")
         raise typer.Exit(FAILED if check and names else DONE)
-    names = run(app.migrate(settings, notice=warn))
+    names = run(app.migrate(url, notice=warn))
     if as_json:
         print_json({"applied": names}, indent=None)
         return

@@ -10,12 +10,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentrt.cli.border import run, warn
 from agentrt.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from agentrt.settings import Settings
 
 LOOK_SECONDS = 0.5
 DRAIN_SECONDS = "5"  # a developer does not wait for a tool that has minutes
@@ -39,21 +42,20 @@ def dev(
 
     settings = Settings(agents=",".join(agents)) if agents else Settings()
     names = settings.agents or (SAMPLE,)
-    with _database(settings.database_url, folder) as url:
-        settings = settings.model_copy(update={"database_url": url, "direct_database_url": url})
-        _migrate(url)
+    with _with_database(settings, folder) as complete:
+        prepare(complete)
         typer.echo("In another terminal:")
-        typer.echo(f"  export AGENTRT_DATABASE_URL='{url}'")
+        typer.echo(f"  export AGENTRT_DATABASE_URL='{complete.database_url}'")
         typer.echo(f"  agentrt chat {'hello' if names == (SAMPLE,) else 'YOUR_AGENT'}")
-        _Supervisor(names, {"AGENTRT_DATABASE_URL": url, "AGENTRT_AGENTS": ",".join(names)}).run()
+        _Supervisor(names, worker_environ(complete, names)).run()
 
 
 @contextmanager
-def _database(url: str | None, folder: Path) -> Iterator[str]:
-    if url is not None:
-        yield url
+def _with_database(settings: Settings, folder: Path) -> Iterator[Settings]:
+    if settings.database_url is not None:
+        yield settings
         return
-    from agentrt.postgres import embedded
+    from agentrt.app import embedded_server
 
     data = folder.absolute() / "postgres"
     try:
@@ -64,18 +66,30 @@ def _database(url: str | None, folder: Path) -> Iterator[str]:
             f"cannot keep the database in {data.parent} ({error.strerror}): name another folder with --folder"
         ) from error
     typer.echo(f"PostgreSQL runs in {data}; its data is kept.")
-    server = embedded.start(data)
-    try:
-        yield server.url
-    finally:
-        server.stop()
+    with embedded_server(data) as url:
+        yield on_one_server(settings, url)
 
 
-def _migrate(url: str) -> None:
-    from agentrt.postgres.migrate import migrate
+def on_one_server(settings: Settings, url: str) -> Settings:
+    """``settings`` for a server without a pooler; a direct URL that was inherited would lead to another one."""
+    return settings.model_copy(update={"database_url": url, "direct_database_url": url})
 
-    for name in run(migrate(url, notice=warn)):
+
+def prepare(settings: Settings) -> None:
+    """Bring the schema up to this version."""
+    from agentrt import app
+
+    for name in run(app.migrate(settings.require_direct_database_url(), notice=warn)):
         typer.echo(f"applied  {name}")
+
+
+def worker_environ(settings: Settings, names: tuple[str, ...]) -> Mapping[str, str]:
+    """What a worker's environment has besides its inheritance."""
+    return {
+        "AGENTRT_DATABASE_URL": settings.require_database_url(),
+        "AGENTRT_DIRECT_DATABASE_URL": settings.require_direct_database_url(),
+        "AGENTRT_AGENTS": ",".join(names),
+    }
 
 
 class _Supervisor:

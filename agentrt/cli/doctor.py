@@ -9,9 +9,9 @@ import typer
 
 from agentrt.cli.border import DONE, FAILED, run
 from agentrt.cli.output import print_json, printable
+from agentrt.core.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from agentrt.postgres.doctor import Finding
     from agentrt.settings import Settings
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -39,20 +39,18 @@ def doctor(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON."
 
 
 async def _findings(settings: Settings) -> AsyncIterator[Finding]:
-    from agentrt.app import database_options
-    from agentrt.postgres.doctor import Finding, Level, examine
+    from agentrt.app import examine
 
     for finding in (*_of_settings(), *_of_agents(settings)):
         yield finding
     if settings.database_url is None:
         yield Finding("database", Level.PROBLEM, "AGENTRT_DATABASE_URL is not set: set it to your database's URL")
         return
-    async for finding in examine(database_options(settings)):
+    async for finding in examine(settings):
         yield finding
 
 
 def _of_settings() -> Iterator[Finding]:
-    from agentrt.postgres.doctor import Finding, Level
     from agentrt.settings import unknown_variables
 
     warnings = unknown_variables()
@@ -63,7 +61,6 @@ def _of_settings() -> Iterator[Finding]:
 
 def _of_agents(settings: Settings) -> Iterator[Finding]:
     from agentrt.app import load_agents
-    from agentrt.postgres.doctor import Finding, Level
 
     loaded = load_agents(settings)
     if not settings.agents:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection
+from agentrt.app import query
 
 # No unique constraint on purpose: nothing but the transaction keeps a row from being written twice.
 _CREATE = "create table demo_report (call_id text, path text, lines integer, verdict text)"
@@ -13,15 +13,13 @@ class Report:
     """The table of one demo."""
 
     def __init__(self, url: str) -> None:
-        self._connection = RoleConnection(DatabaseOptions(url=url), Role.CLIENT)
+        self._url = url
 
     async def create(self) -> None:
         """Make the table."""
-        await self._connection.fetch(_CREATE)
-        await self._connection.close()
+        await query(self._url, _CREATE)
 
     async def doubled(self) -> int:
         """Rows above one per tool call."""
-        rows = await self._connection.fetch(_DOUBLED)
-        await self._connection.close()
-        return int(rows[0][0])
+        [[doubled]] = await query(self._url, _DOUBLED)
+        return int(doubled)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from agentrt.app import connect
+from agentrt.app import connect, embedded_server, migrate
 from agentrt.client import Client
 from agentrt.core.codec import encode
 from agentrt.core.errors import AgentrtError, ConfigurationError
@@ -28,8 +28,6 @@ from agentrt.core.journal import TERMINAL, Entry, SessionClaimed, SessionSuspend
 from agentrt.core.session import Seq, SessionId, Status
 from agentrt.demo.report import Report
 from agentrt.demo.show import Show
-from agentrt.postgres import embedded
-from agentrt.postgres.migrate import migrate
 
 WORKERS = ("worker-1", "worker-2")
 START_SECONDS = 30.0
@@ -92,12 +90,12 @@ def run(*, folder: Path, model: str | None, as_json: bool) -> bool:
         raise ConfigurationError(f"{folder} holds no Python file: name another folder with --folder")
     show = Show(quiet=as_json)
     show.say("Starting PostgreSQL 18 in a temporary folder …")
-    with embedded.temporary() as server, tempfile.TemporaryDirectory(prefix="agentrt-demo-") as temporary:
+    with embedded_server() as url, tempfile.TemporaryDirectory(prefix="agentrt-demo-") as temporary:
         markers = Path(temporary) / "inside"
         markers.mkdir()
-        asyncio.run(_prepare(server.url))
-        with _workers(server.url, model=model) as workers:
-            summary = asyncio.run(_course(server.url, folder, markers, workers=workers, show=show))
+        asyncio.run(_prepare(url))
+        with _workers(url, model=model) as workers:
+            summary = asyncio.run(_course(url, folder, markers, workers=workers, show=show))
     show.end(summary)
     if as_json:
         print(json.dumps(asdict(summary)))  # noqa: T201 - the one line that --json promises

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 from uuid import uuid4
 
 import asyncpg
 
 from agentrt.core.errors import AgentrtError
+from agentrt.core.finding import Finding, Level
 from agentrt.postgres.faults import location, translated
 from agentrt.postgres.keeping import PostgresKeeperStore
 from agentrt.postgres.migrate import check_schema
@@ -24,23 +23,6 @@ SNAPSHOT_SECONDS = 300
 HEARD_SECONDS = 3.0
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-
-
-class Level(StrEnum):
-    """How bad it is: ``warning`` works, but less well; ``problem`` does not work."""
-
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one look showed; ``text`` says what to do unless it is ok."""
-
-    check: str
-    level: Level
-    text: str
 
 
 async def examine(options: DatabaseOptions) -> AsyncIterator[Finding]:

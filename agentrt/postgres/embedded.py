@@ -74,6 +74,24 @@ def temporary(*, settings: Mapping[str, str | int] | None = None) -> Iterator[Em
             server.stop()
 
 
+@contextmanager
+def running(folder: Path | None) -> Iterator[str]:
+    """The URL of a server that runs for the length of a ``with`` block, on ``folder``, or on a temporary one.
+
+    Raises:
+        ConfigurationError: as ``start``.
+    """
+    if folder is None:
+        with temporary() as server:
+            yield server.url
+        return
+    server = start(folder)
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
 def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> EmbeddedServer:
     """Start a server on a data folder, which is made when it does not exist.
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from agentrt.core.codec import encode
-from agentrt.core.errors import Conflict
+from agentrt.core.errors import Conflict, InvalidArgument
 from agentrt.core.journal import (
     TERMINAL,
     Entry,
@@ -53,6 +53,26 @@ class Imported:
     labels: Mapping[str, str]
     tenant: str | None
     entries: Sequence[Entry]
+
+
+def imported_of(head: Mapping[str, Any], entries: Sequence[Entry]) -> tuple[UUID, Imported]:
+    """The id and the rest of a session whose ``head`` is as an export has it.
+
+    Raises:
+        InvalidArgument: the head is not usable.
+    """
+    try:
+        return UUID(head["id"]), Imported(
+            agent=str(head["agent"]),
+            queue=str(head["queue"]),
+            priority=int(head["priority"]),
+            config=dict(head["config"]),
+            labels=dict(head["labels"]),
+            tenant=head.get("tenant"),
+            entries=entries,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"the exported session has no usable head: {error!r:.200}") from None
 
 
 async def import_session(options: DatabaseOptions, imported: Imported, *, session_id: UUID | None) -> SessionId:
