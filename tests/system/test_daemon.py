@@ -10,12 +10,9 @@ import pytest
 from tests.history import assert_sound
 from tests.system.fleet import Fleet, until, wait_for_workers
 from tests.system.gates import Gates
+from tests.system.sessions import STATUS, UNFINISHED, create, create_many
 
 pytestmark = pytest.mark.system
-
-CREATE_MANY = "select count(agentrt.create_session('three', 'take ' || n)) from generate_series(1, $1::int) n"
-UNFINISHED = "select count(*) from agentrt.sessions where status <> 'completed'"
-STATUS = "select status from agentrt.sessions where id = $1"
 
 ASKED = "select session_id, data -> 'content' -> 0 ->> 'text' from agentrt.journal where seq = 2"
 ANSWERED = """
@@ -44,10 +41,6 @@ async def assert_expected_texts(connection: asyncpg.Connection) -> None:
     await assert_sound(connection)
 
 
-async def create(connection: asyncpg.Connection, agent: str, message: str) -> UUID:
-    return await connection.fetchval("select agentrt.create_session($1, $2)", agent, message)
-
-
 async def types(connection: asyncpg.Connection, session: UUID) -> list[str]:
     rows = await connection.fetch("select type from agentrt.journal where session_id = $1 order by seq", session)
     return [row["type"] for row in rows]
@@ -59,7 +52,7 @@ async def test_two_workers_finish_500_sessions_of_three_turns_and_share_them(
     workers.start(slots=20)
     workers.start(slots=20)
     await wait_for_workers(connection, 2)
-    await connection.fetchval(CREATE_MANY, 500)
+    await create_many(connection, 500)
     await until(connection, UNFINISHED, want=0, seconds=100)
     await assert_expected_texts(connection)
     owned = await connection.fetch(
@@ -76,7 +69,7 @@ async def test_workers_that_are_added_under_load_get_work_and_one_that_is_killed
     claims = "select count(distinct worker_id) from agentrt.journal where type = 'session_claimed'"
     first = workers.start(slots=4)
     await wait_for_workers(connection, 1)
-    await connection.fetchval(CREATE_MANY, 1500)
+    await create_many(connection, 1500)
     await until(connection, f"select ({claims}) = 1")
     workers.start(slots=4)
     await until(connection, f"select ({claims}) = 2")

@@ -1,8 +1,6 @@
 """Real worker processes that are killed, stopped, blocked and drained: who owns a session, and until when."""
 
-import json
 import time
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -11,25 +9,11 @@ from tests.databases import CHECKOUT
 from tests.history import assert_sound
 from tests.system.fleet import Fleet, until, wait_for_workers
 from tests.system.gates import Gates
+from tests.system.sessions import DEFAULTS, ENTRIES, STATUS, create, owners
 
 pytestmark = pytest.mark.system
 
-STATUS = "select status from agentrt.sessions where id = $1"
-ENTRIES = "select count(*) from agentrt.journal where session_id = $1 and type = $2"
 BLOCKING = str(CHECKOUT / "tests" / "system" / "blocking_agents.py")
-DEFAULTS = {"heartbeat_seconds": 2, "stop_seconds": 3, "lease_seconds": 15, "poll_seconds": 5}
-
-
-async def create(connection: asyncpg.Connection, agent: str, message: str) -> UUID:
-    return await connection.fetchval("select agentrt.create_session($1, $2)", agent, message)
-
-
-async def owners(connection: asyncpg.Connection, session: UUID) -> list[str]:
-    """The names of the workers that claimed the session, in order."""
-    rows = await connection.fetch(
-        "select data from agentrt.journal where session_id = $1 and type = 'session_claimed' order by seq", session
-    )
-    return [json.loads(row["data"])["worker"] for row in rows]
 
 
 async def test_a_killed_worker_is_replaced_within_four_heartbeats_of_the_default_settings(

@@ -10,11 +10,11 @@ from tests.history import assert_sound
 from tests.strictprovider.process import StrictProviderProcess
 from tests.system.fleet import fleet, until
 from tests.system.provider_agents import MODELS
+from tests.system.sessions import STATUS
 
 pytestmark = pytest.mark.system
 
 AGENTS = "tests.system.provider_agents"
-STATUS = "select status from agentrt.sessions where id = $1"
 TYPES = "select string_agg(type, ' ' order by seq) from agentrt.journal where session_id = $1"
 
 
