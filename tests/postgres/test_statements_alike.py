@@ -7,8 +7,9 @@ STALE = "      when h.kind in ('suspend', 'complete') and h.last_seq <> h.planne
 
 def decision(statement: str) -> str:
     """The part that judges the locked rows."""
-    assert statement.count("\ndecided as materialized (") == 1
-    return statement.split("\ndecided as materialized (")[1].split("\n),\n")[0]
+    _, head, rest = statement.partition("\ndecided as materialized (")
+    assert head
+    return rest.partition("\n),\n")[0]
 
 
 def test_both_judge_a_locked_row_alike_but_for_the_endings_own_rule() -> None:
