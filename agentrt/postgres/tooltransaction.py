@@ -32,22 +32,25 @@ class ToolConnections:
         self._options = options
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
+        self._free = asyncio.Semaphore(max(1, options.transactional_connections))
 
     @asynccontextmanager
     async def transaction(self, worker_id: WorkerId) -> AsyncIterator[ToolTransaction]:
-        """A transaction that is rolled back at the end of the block unless it was committed."""
-        transaction = _PostgresToolTransaction(self, worker_id)
-        try:
-            yield transaction
-        finally:
-            await transaction.close()
+        """A transaction that is rolled back at the end of the block unless it was committed. Waits for a connection to
+        be free, so that a tool's time limit, which counts inside, is its own."""
+        async with self._free:
+            transaction = _PostgresToolTransaction(self, worker_id)
+            try:
+                yield transaction
+            finally:
+                await transaction.close()
 
     @property
     def options(self) -> DatabaseOptions:
         return self._options
 
     async def acquire(self) -> Connection:
-        """A connection; waits for a free one."""
+        """A connection; there is a free one."""
         async with self._opening:
             if self._pool is None:
                 self._pool = await self._open()

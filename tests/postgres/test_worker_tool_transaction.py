@@ -207,8 +207,15 @@ async def test_a_tool_waits_for_a_free_connection(stage: Stage, database_url: st
         owner = await hire_narrow()
         async with owner.store.tool_transaction(owner.id) as first:
             await first.connection()
-            with pytest.raises(DatabaseUnavailable):
+            order = ["first"]
+
+            async def wait_and_use() -> None:
                 async with owner.store.tool_transaction(owner.id) as second:
-                    await second.connection()
-        async with owner.store.tool_transaction(owner.id) as third:
-            assert await (await third.connection()).fetchval("select 1") == 1
+                    order.append("second")
+                    assert await (await second.connection()).fetchval("select 1") == 1
+
+            waiting = asyncio.create_task(wait_and_use())
+            assert await (await first.connection()).fetchval("select pg_sleep(0.3)::text") == ""
+            order.append("first is over")
+        await waiting
+        assert order == ["first", "first is over", "second"]

@@ -344,6 +344,24 @@ async def test_a_transaction_that_takes_too_long_is_rolled_back(database_url, co
         assert await connection.fetchval("select count(*) from public.report") == 0
 
 
+async def test_waiting_for_a_connection_does_not_count_into_the_time_limit(database_url, connection):
+    await connection.execute("create table public.report (line text)")
+
+    @tool(effect="transactional")
+    async def write(ctx: ToolContext, line: str) -> str:
+        """Write a row; the first one is never done."""
+        await ctx.connection.execute("insert into public.report values ($1)", line)
+        await asyncio.Event().wait() if line == "first" else None
+        return "written"
+
+    settings = Settings(database_url=database_url, transactional_seconds=0.5, transactional_connections=1)
+    model = calls_once(Call("write", {"line": "first"}), Call("write", {"line": "second"}))
+    async with local_worker(database_url, agent_of(write, model=model), settings=settings) as worker:
+        session_id = await worker.ask("a", "begin")
+        assert sorted(outcome for outcome, _ in await results(worker, session_id)) == ["ok", "timeout"]
+        assert await connection.fetchval("select array_agg(line) from public.report") == ["second"]
+
+
 async def test_a_transactional_tool_of_a_lost_session_leaves_nothing(database_url, connection):
     """F16 for a tool: the fence is in the tool's own last statement."""
     await connection.execute("create table public.report (line text)")
