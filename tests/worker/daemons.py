@@ -25,14 +25,13 @@ class Worker:
     def __init__(
         self,
         ground: Ground,
-        agent: Agent,
-        *,
+        *agents: Agent,
         opened: Any = None,
         make_runner: MakeRunner | None = None,
         **values: Any,
     ) -> None:
         self.ground = ground
-        self._registry = Registry.of(agent)
+        self._registry = Registry.of(*agents)
         self._settings = settings(ground.url, http_port=0, **values)
         self._threads = ToolThreads()
         self.left: list[int] = []
@@ -40,7 +39,7 @@ class Worker:
             WorkerParts(
                 stores=opened or stores(ground.url),
                 settings=self._settings,
-                agents={agent.name: agent.version},
+                agents={agent.name: agent.version for agent in agents},
                 make_runner=make_runner or self._make_runner,
                 emit=ground.heard,
                 version="0",
@@ -80,9 +79,9 @@ def _no_model(name: str) -> Model:
 
 
 @asynccontextmanager
-async def working(ground: Ground, agent: Agent, **values: Any) -> AsyncIterator[Worker]:
+async def working(ground: Ground, *agents: Agent, **values: Any) -> AsyncIterator[Worker]:
     """A worker that runs during the block, and is drained at its end unless the block did that."""
-    worker = Worker(ground, agent, **values)
+    worker = Worker(ground, *agents, **values)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(worker.daemon.run())
         running.add_done_callback(lambda _: ground.heard.changed())
