@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
@@ -41,6 +42,7 @@ cross join lateral (
   where c.session_id = o.session_id and c.seq > o.seq and c.type = 'session_claimed' order by c.seq limit 1
 ) c
 where o.type = 'session_orphaned' and o.data ->> 'worker_id' = $1::uuid::text and c.attempt = 2
+  and o.created_at >= $2 and o.created_at < $3
 """
 
 
@@ -53,10 +55,12 @@ class Load:
     sessions: int
     told: dict[UUID, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
     sent: int = 0
+    over: bool = False
+    """Send no more. A call that is cut would leave a message that nobody was told about."""
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
+        """Until it is ``over``."""
+        while not self.over:
             missing = self.sessions - await self.pool.fetchval(OPEN)
             for _ in range(missing):
                 await self._create()
@@ -171,9 +175,12 @@ async def _judge_effects(
 
 
 async def _takeover_seconds(connection: asyncpg.Connection, losses: Sequence[Loss]) -> dict[str, list[float]]:
-    """From the kill or stop to the claim by the next owner, of sessions that waited for no back-off."""
+    """From the kill or stop to the claim by the next owner, of sessions that waited for no back-off. A worker that was
+    stopped for less than its lease goes on, and may be lost once more."""
     seconds: dict[str, list[float]] = defaultdict(list)
-    for loss in losses:
-        rows = await connection.fetch(TAKEN_OVER, loss.worker_id, loss.at)
+    for number, loss in enumerate(losses):
+        again = [later.at for later in losses[number + 1 :] if later.worker_id == loss.worker_id]
+        until = again[0] if again else datetime.max.replace(tzinfo=UTC)
+        rows = await connection.fetch(TAKEN_OVER, loss.worker_id, loss.at, until)
         seconds[loss.kind] += [row[0] for row in rows]
     return dict(seconds)
