@@ -123,11 +123,12 @@ async def kills(url: str, dice: random.Random, report: Report, *, quick: bool) -
             load = Load(pool, dice, 60)
             chaos = Chaos(supervisor, connection, dice, (0.5, 2.5), (0, 0), {"SIGKILL": 1})
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(load.run()), tasks.create_task(chaos.run())]
+                tasks.create_task(load.run())
+                happening = tasks.create_task(chaos.run())
                 while supervisor.exits[-9] < count:  # noqa: ASYNC110 - a child tells nobody
                     await asyncio.sleep(0.1)
-                for task in running:
-                    task.cancel()
+                happening.cancel()
+                load.over = True
             await until(connection, OPEN, want=0, seconds=300)
             figures = await judge(connection, load, chaos, Gates(Path(folder)).effects())
             await assert_sound(connection)
