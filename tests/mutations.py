@@ -13,6 +13,7 @@ APPEND = "agentrt/postgres/sql/append.sql"
 END = "agentrt/postgres/sql/end.sql"
 MARK = "agentrt/postgres/sql/mark.sql"
 RENEW = "agentrt/postgres/sql/renew.sql"
+WITHDRAW = "agentrt/postgres/sql/withdraw_agent.sql"
 SCHEMA = "migrations/0001_initial.sql"
 FUNCTIONS = "migrations/0002_functions.sql"
 CREATE = "migrations/0003_create.sql"
@@ -196,6 +197,11 @@ MUTATIONS = (
     _guard(
         "a sweep spares the living", FUNCTIONS, "coalesce(w.state not in ('alive', 'draining'), true)", "true",
         "postgres/test_worker_lease::test_a_draining_worker_keeps_what_it_has",
+    ),
+    _guard(
+        "workers that withdraw an agent wait for each other", WITHDRAW, "  order by id\n  for no key update\n",
+        "  order by id\n",
+        "postgres/test_worker_offering::test_of_two_workers_that_withdraw_at_the_same_time_the_last_one_finds_nobody",
     ),
     # --- clients ---
     _guard(
