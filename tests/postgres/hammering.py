@@ -33,6 +33,7 @@ from agentrt.core.session import (
     Failed,
     Outcome,
     Released,
+    ReleaseReason,
     Seq,
     Suspended,
     SuspendReason,
@@ -137,7 +138,7 @@ class HammeringWorker:
         endings: list[tuple[Outcome, int]] = [
             (Completed({"text": "done"}), 60),
             (Suspended(SuspendReason.INPUT, "well?"), 15),
-            (Released("drain"), 15),
+            (Released(ReleaseReason.DRAIN), 15),
             (Failed("agent_error", "no"), 5),
             (Crashed("boom"), 5),
         ]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import pytest
 
-from agentrt.core.session import Crashed, Outcome, Released, SessionId
+from agentrt.core.session import Crashed, Outcome, Released, ReleaseReason, SessionId
 from agentrt.ports import Answer
 from tests.postgres.owner import DONE, HireOwner, answer, make_due
 from tests.postgres.stage import Stage, blocked, statement
@@ -124,7 +124,7 @@ async def test_a_session_that_its_owner_ended_since_the_look_is_not_reaped(
     await holding.execute("select pg_advisory_lock(42)")
     sweep = asyncio.create_task(sweeping.fetchrow(statement("sweep"), judge.id, 500))
     await blocked(stage.connection, sweeping)
-    assert (await old.end(held, Released("drain"))).answer is Answer.WRITTEN
+    assert (await old.end(held, Released(ReleaseReason.DRAIN))).answer is Answer.WRITTEN
     await holding.execute("select pg_advisory_unlock(42)")
     swept = await sweep
 
