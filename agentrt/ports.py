@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from agentrt.core.content import Content
+from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import Event
 from agentrt.core.journal import Entry, StopReason, Usage
 from agentrt.core.session import Seq, Session, SessionId, Status, WorkerId
@@ -56,6 +57,7 @@ __all__ = [
     "ReaperStore",
     "Renewal",
     "SessionStore",
+    "StatementTimeout",
     "StoreFactory",
     "Swept",
     "ToolSpec",
@@ -168,7 +170,7 @@ class SessionStore(Protocol):
     async def append(self, worker_id: WorkerId, writes: Sequence[Write], *, side: bool = False) -> Sequence[Written]:
         """One group commit of writes without an ending, answers in order. ``side``: wait for the row locks up to
         ``lock_timeout`` on the side connection instead of answering ``BUSY``. Raises ``DatabaseUnavailable``
-        (unknown outcome) or ``UnstorableBatch``."""
+        (unknown outcome), ``StatementTimeout`` or ``UnstorableBatch``."""
 
     async def end(self, worker_id: WorkerId, writes: Sequence[Write], *, side: bool = False) -> Sequence[Written]:
         """Like ``append``, for writes with an ending."""
@@ -185,6 +187,10 @@ class SessionStore(Protocol):
     def wakeups(self, handlers: WakeupHandlers) -> Wakeups: ...
 
     async def close(self) -> None: ...
+
+
+class StatementTimeout(DatabaseUnavailable):
+    """SQLSTATE 57014: the server gave the statement up after its time limit; nothing was written."""
 
 
 class UnstorableBatch(Exception):

@@ -298,9 +298,23 @@ create trigger journal_no_update before update on agentrt.journal
     ),
     _guard(
         "a write with an unknown outcome is not merged", COMMITTER,
-        "                sending.unknown = True\n                sending.line.in_flight = False",
+        "                sending.unknown |= not isinstance(error, StatementTimeout)\n"
+        "                sending.line.in_flight = False",
         "                sending.line.dissolve()",
         "worker/test_committer::test_an_append_with_an_unknown_outcome_is_repeated_byte_for_byte_and_written_once",
+    ),
+    _guard(
+        "a commit is bounded in bytes", COMMITTER, " or line.least_size() > room", "",
+        "worker/test_committer_bounds::test_a_commit_is_bounded_in_bytes_and_one_session_goes_however_large_it_is",
+    ),
+    _guard(
+        "a commit that failed is split", COMMITTER, "                queue.bounds.failed(batch)\n", "",
+        "worker/test_committer_bounds::test_a_commit_that_the_server_gives_up_is_split_until_it_fits",
+    ),
+    _guard(
+        "a write that is too slow alone goes to the side", COMMITTER,
+        "if isinstance(error, StatementTimeout) and len(batch) == 1:", "if False:",
+        "worker/test_committer_bounds::test_nobody_waits_for_a_session_whose_write_alone_is_too_slow",
     ),
     _guard(
         "the fence counts from the renewal's sending", "agentrt/worker/keeper.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -45,6 +46,26 @@ def storable(value: object) -> Any:
     than 100, contains itself, or is larger than 32 Mi characters is replaced by a text that says so.
     """
     return _Storing().take(value, 1)
+
+
+def about_bytes(value: object) -> int:
+    """About how many bytes ``value``, of plain values and dataclasses, takes as JSON: texts count exactly, all else by
+    number. Never raises."""
+    size, waiting = 0, [(value, 1)]
+    while waiting:
+        one, depth = waiting.pop()
+        size += _ELEMENT
+        if isinstance(one, str):
+            size += len(one) if one.isascii() else len(one.encode("utf-8", "surrogatepass"))
+        elif depth > MAX_DEPTH or size > MAX_SIZE:  # what is stored is not larger
+            continue
+        elif isinstance(one, Mapping):
+            waiting.extend((part, depth + 1) for item in one.items() for part in item)
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting.extend((part, depth + 1) for part in one)
+        elif is_dataclass(one) and not isinstance(one, type):
+            waiting.extend((getattr(one, field.name), depth + 1) for field in fields(one))
+    return size
 
 
 class _Storing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -18,11 +18,10 @@ from agentrt.core.errors import (
     InvalidArgument,
     SchemaMismatch,
 )
-from agentrt.ports import UnstorableBatch
+from agentrt.ports import StatementTimeout, UnstorableBatch
 
 _UNSTORABLE = ("22", "23", "54")
 _CONFIGURATION = ("28", "3D", "42501")  # authorization, no such database, no such right
-_LOCKED = ("55P03", "40P01")  # lock_timeout, deadlock
 _MISSING = ("3F000", "42P01", "42883", "42703", "42P02")  # schema, table, function, column, parameter
 
 
@@ -30,6 +29,12 @@ class LockTimeout(DatabaseUnavailable):
     """A row stayed locked by others for longer than ``lock_timeout``, or by others who wait for each other, and for us
     in the row's queue: nothing was written."""
 
+
+_NOTHING_WRITTEN: Mapping[str, type[DatabaseUnavailable]] = {
+    "55P03": LockTimeout,  # lock_timeout
+    "40P01": LockTimeout,  # deadlock
+    "57014": StatementTimeout,  # statement_timeout, or an operator's pg_cancel_backend
+}
 
 CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What a call of the driver raises when it does not do what it was asked to."""
@@ -70,11 +75,9 @@ def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | Unsto
         return UnstorableBatch(f"{words} (SQLSTATE {state})")
     if state in _MISSING:
         return SchemaMismatch(f"{location(url)} has no schema of agentrt that fits ({words}): run `agentrt migrate`")
-    if state in _LOCKED:
-        return LockTimeout(f"{location(url)}: {words} (SQLSTATE {state})")
     if state.startswith(_CONFIGURATION):
         return ConfigurationError(f"{location(url)} refuses: {words}")
-    return DatabaseUnavailable(f"{location(url)}: {words} (SQLSTATE {state})")
+    return _NOTHING_WRITTEN.get(state, DatabaseUnavailable)(f"{location(url)}: {words} (SQLSTATE {state})")
 
 
 def _words(error: BaseException) -> str:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agentrt.core.journal import AssistantMessage
 from agentrt.core.session import Outcome, Seq
+from agentrt.core.storable import about_bytes
 from agentrt.ports import NewEntry, Write, Written
 from agentrt.worker.holding import Holding
 
 BUSY_BEFORE_ALONE = 3
 """Answers "busy" in a row until a session goes to the side connection, where it waits for the row lock."""
+
+MOST_SESSIONS = 500
+"""In one group commit: bounds its locks, its size and what its loss costs."""
+
+MOST_BYTES = 4 * 1024 * 1024
+"""In one group commit, about; one session's write is sent however large it is."""
 
 _MOST_MERGED = 100
 
@@ -28,7 +35,7 @@ class Lane(StrEnum):
 class Asked:
     """One request and its answer. The answer is a value even if it is an error: nobody may be waiting for it."""
 
-    __slots__ = ("ending", "entries", "planned_from", "result")
+    __slots__ = ("ending", "entries", "planned_from", "result", "size")
 
     def __init__(
         self, entries: tuple[NewEntry, ...], ending: Outcome | None = None, planned_from: Seq = Seq(0)
@@ -36,6 +43,7 @@ class Asked:
         self.entries = entries
         self.ending = ending
         self.planned_from = planned_from
+        self.size = about_bytes((entries, ending))
         self.result: asyncio.Future[Written | Exception] = asyncio.get_running_loop().create_future()
 
     def answer(self, result: Written | Exception) -> None:
@@ -51,6 +59,11 @@ class Sending:
     asked: tuple[Asked, ...]
     write: Write
     unknown: bool = False
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has."""
+        return sum(asked.size for asked in self.asked)
 
     @property
     def dedup_key(self) -> str:
@@ -88,10 +101,15 @@ class Line:
         ending = self.sending.write.ending if self.sending is not None else self.waiting[0].ending
         return Lane.APPEND if ending is None else Lane.END
 
-    def form(self) -> Sending:
-        """The write to send: the one to be repeated, else a new one from the next requests."""
+    def least_size(self) -> int:
+        """About how many bytes the next write has at least."""
+        return self.sending.size if self.sending is not None else self.waiting[0].size
+
+    def form(self, most_bytes: int) -> Sending:
+        """The write to send: the one to be repeated, else a new one from the next requests, of ``most_bytes`` unless
+        the first of them has more by itself."""
         if self.sending is None:
-            asked = tuple(self._next())
+            asked = tuple(self._next(most_bytes))
             write = Write(
                 lease=self.holding.lease,
                 owner_writes=self.holding.owner_writes,
@@ -103,15 +121,17 @@ class Line:
         self.in_flight = True
         return self.sending
 
-    def _next(self) -> Iterator[Asked]:
+    def _next(self, most_bytes: int) -> Iterator[Asked]:
         """The first request, with the appends that follow it; a write holds at most one answer of a model."""
         first = self.waiting.popleft()
         yield first
-        answers = _answers(first)
-        merged = 1
+        answers, size, merged = _answers(first), first.size, 1
         while first.ending is None and self.merges and self.waiting and merged < _MOST_MERGED:
             answers += _answers(self.waiting[0])
+            size += self.waiting[0].size
             if self.waiting[0].ending is not None or answers > 1:
+                return
+            if size > most_bytes:
                 return
             merged += 1
             yield self.waiting.popleft()
@@ -167,10 +187,31 @@ class Line:
             event.set()
 
 
-class Queue:
-    """Lines that have something to send, first come, first served."""
+class Bounds:
+    """How much one commit of a lane may hold. A commit that failed may have been too much for the database in its
+    present state, or for the time limit: the next ones are smaller, and grow again while they succeed."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_sessions: int = MOST_SESSIONS) -> None:
+        self._most_sessions = most_sessions
+        self.sessions = most_sessions
+        self.size = MOST_BYTES
+
+    def failed(self, batch: Sequence[Sending]) -> None:
+        """``batch`` was given up or has an unknown outcome. One write alone says nothing about how many go together."""
+        if len(batch) > 1:
+            self.sessions = max(1, len(batch) // 2)
+            self.size = max(1, sum(sending.size for sending in batch) // 2)
+
+    def succeeded(self) -> None:
+        self.sessions = min(self._most_sessions, self.sessions + self.sessions // 4 + 1)
+        self.size = min(MOST_BYTES, self.size + self.size // 4 + 1)
+
+
+class Queue:
+    """Lines that have something to send, first come, first served; and how much of it one commit takes."""
+
+    def __init__(self, most_sessions: int = MOST_SESSIONS) -> None:
+        self.bounds = Bounds(most_sessions)
         self._lines: dict[Line, None] = {}
         self.wanted = asyncio.Event()
 

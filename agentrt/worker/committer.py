@@ -24,18 +24,16 @@ from agentrt.ports import (
     EventSink,
     NewEntry,
     SessionStore,
+    StatementTimeout,
     ToolTransaction,
     ToolTransactionConflict,
     Write,
     Written,
 )
-from agentrt.worker.commitline import Asked, Lane, Line, Queue, Sending
+from agentrt.worker.commitline import BUSY_BEFORE_ALONE, Asked, Lane, Line, Queue, Sending
 from agentrt.worker.endings import tell_end
 from agentrt.worker.holding import Holding
 from agentrt.worker.pacing import Backoff, jittered
-
-MOST_SESSIONS = 500
-"""In one group commit: bounds its locks, its size and what its loss costs."""
 
 _CANCELLED_COMMIT_SECONDS = 1.0
 _REFUSED = "the database refused a write: the session has another owner or was cancelled"
@@ -59,7 +57,7 @@ class Committer:
         self._emit = emit
         self._clock = clock
         self._lines: dict[Holding, Line] = {}
-        self._lanes = {kind: Queue() for kind in Lane}
+        self._lanes = {Lane.APPEND: Queue(), Lane.END: Queue(), Lane.SIDE: Queue(most_sessions=1)}
         self._tasks: asyncio.TaskGroup | None = None
         self._closed = False
 
@@ -201,13 +199,16 @@ class Committer:
             await queue.wanted.wait()
             batch = self._take(kind, queue)
             if batch and not await self._commit(kind, batch):
+                queue.bounds.failed(batch)
                 await asyncio.sleep(backoff.failed())
-            else:
+            elif batch:
+                queue.bounds.succeeded()
                 backoff.succeeded()
 
     def _take(self, kind: Lane, queue: Queue) -> list[Sending]:
-        """Form one write for each of the next lines. A session whose former holding still writes waits its turn."""
-        most = 1 if kind is Lane.SIDE else MOST_SESSIONS
+        """Form one write for each of the next lines, within the bounds of the lane, but at least one. A session whose
+        former holding still writes waits its turn."""
+        room = queue.bounds.size
         batch: dict[object, Sending] = {}
         for line in queue.drain():
             holding = line.holding
@@ -215,14 +216,17 @@ class Committer:
                 self._drop(line, LeaseLost(f"session {holding.session.id} is lost: {holding.lost_reason}"))
             elif line.lane() is not kind:
                 self._offer(line)
-            elif len(batch) >= most or holding.session.id in batch:
+            elif batch and (
+                holding.session.id in batch or len(batch) >= queue.bounds.sessions or line.least_size() > room
+            ):
                 queue.put(line)
             else:
-                batch[holding.session.id] = line.form()
+                sending = batch[holding.session.id] = line.form(room)
+                room -= sending.size
         return list(batch.values())
 
     async def _commit(self, kind: Lane, batch: list[Sending]) -> bool:
-        """Send one group commit and hand out its answers. False when its outcome is unknown."""
+        """Send one group commit and hand out its answers. False when it was given up, or has an unknown outcome."""
         begun = self._clock()
         writes = [sending.write for sending in batch]
         try:
@@ -233,8 +237,10 @@ class Committer:
         except DatabaseUnavailable as error:
             self._emit(CommitFailed(error=str(error), sessions=len(batch)))
             for sending in batch:
-                sending.unknown = True
+                sending.unknown |= not isinstance(error, StatementTimeout)
                 sending.line.in_flight = False
+                if isinstance(error, StatementTimeout) and len(batch) == 1:
+                    self._too_slow(sending)
                 self._offer(sending.line)
             return False
         except Exception as error:  # noqa: BLE001 - a daemon loop: what one session wrote must not stop the others
@@ -248,7 +254,7 @@ class Committer:
     async def _refused(self, kind: Lane, batch: list[Sending], error: Exception) -> bool:
         """The database (or the adapter) refuses the batch as a whole: find out whose fault it is."""
         if len(batch) > 1:
-            return all([await self._commit(kind, [sending]) for sending in batch])
+            return await self._one_by_one(kind, batch)
         self._emit(CommitFailed(error=str(error), sessions=1))
         line = batch[0].line
         if len(batch[0].asked) > 1:
@@ -257,6 +263,22 @@ class Committer:
             line.finish(error)
         self._go_on(line)
         return True
+
+    async def _one_by_one(self, kind: Lane, batch: list[Sending]) -> bool:
+        for index, sending in enumerate(batch):
+            if not await self._commit(kind, [sending]):
+                for rest in batch[index + 1 :]:  # were not sent at all
+                    rest.line.in_flight = False
+                    self._offer(rest.line)
+                return False
+        return True
+
+    def _too_slow(self, sending: Sending) -> None:
+        """The server gave the write up, which was alone: it holds up nobody else from now on, and what was merged into
+        it goes in pieces."""
+        sending.line.busy = BUSY_BEFORE_ALONE
+        if len(sending.asked) > 1 and not sending.unknown:
+            sending.line.dissolve(merge=False)
 
     async def _answered(self, kind: Lane, sending: Sending, written: Written) -> None:
         line, holding = sending.line, sending.line.holding
@@ -293,6 +315,7 @@ class Committer:
                 found = await self._store.wrote(holding.session.id, sending.dedup_key)
             except DatabaseUnavailable:
                 line.in_flight = False  # stays unknown: the repeat is answered the same, and we look again
+                await asyncio.sleep(jittered(0.1))
                 return
             if found:
                 written = Written(answer=Answer.ALREADY, last_seq=holding.committed_seq)

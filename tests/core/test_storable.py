@@ -15,7 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrt.core import storable as module
-from agentrt.core.storable import CIRCULAR, MAX_DEPTH, MAX_KEY, TOO_DEEP, TOO_LARGE, storable, storable_text
+from agentrt.core.journal import ToolResult
+from agentrt.core.session import CallId
+from agentrt.core.storable import (
+    CIRCULAR,
+    MAX_DEPTH,
+    MAX_KEY,
+    MAX_SIZE,
+    TOO_DEEP,
+    TOO_LARGE,
+    about_bytes,
+    storable,
+    storable_text,
+)
 
 texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
 scalars = st.one_of(
@@ -118,3 +130,23 @@ def test_what_json_does_not_know_becomes_words() -> None:
     assert storable([Colour.RED, Level.HIGH, object()]) == ["red", 3, "[object]"]
     assert storable([math.nan, math.inf, -math.inf, 1e300, 0.1]) == ["nan", "inf", "-inf", 1e300, 0.1]
     assert storable([2**64, 10**400, 10**5000]) == [2**64, hex(10**400), hex(10**5000)]
+
+
+@given(values)
+def test_a_size_is_told_of_anything_and_covers_its_texts(value: Any) -> None:
+    assert about_bytes([value, "ü" * 1000]) >= 2000
+
+
+def test_the_size_of_an_entry_is_about_that_of_its_texts() -> None:
+    entry = ToolResult(CallId("c"), "look", "ü" * 100_000)
+    assert 200_000 <= about_bytes((entry,)) <= 201_000
+    assert 200_000 <= about_bytes({"provider": ["x" * 200_000]}) <= 201_000
+
+
+def test_the_size_of_what_contains_itself_is_bounded() -> None:
+    circle: list[Any] = ["text"]
+    circle.append(circle)
+    wide: list[Any] = []
+    wide.extend([wide] * 10)
+    assert about_bytes(circle) < 10_000
+    assert about_bytes(wide) >= MAX_SIZE
