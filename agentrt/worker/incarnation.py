@@ -10,32 +10,26 @@ import os
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from agentrt.core.errors import DatabaseUnavailable, LeaseLost
-from agentrt.core.events import (
-    ListenerReconnected,
-    SessionCrashed,
-    SlotsChanged,
-    WarningRaised,
-    WorkerStarted,
-)
+from agentrt.core.errors import LeaseLost
+from agentrt.core.events import ListenerReconnected, SlotsChanged, WarningRaised, WorkerStarted
 from agentrt.core.session import Crashed, FencingToken, Released, ReleaseReason, Session, SessionId, WorkerId
-from agentrt.ports import EventSink, Renewal, SessionStore, StoreFactory, WakeupHandlers, WorkerInfo
+from agentrt.ports import EventSink, Renewal, SessionStore, StoreFactory, UnstorableBatch, WakeupHandlers, WorkerInfo
 from agentrt.settings import Settings
 from agentrt.worker.claimer import Claimer, Offering
 from agentrt.worker.committer import Committer
-from agentrt.worker.holding import Holding, Holdings, event_keys
+from agentrt.worker.endings import crash_of
+from agentrt.worker.holding import Holding, Holdings
 from agentrt.worker.keeper import Keeper, KeeperHandlers
 from agentrt.worker.reconciler import Reconciler
 from agentrt.worker.watchdog import MainLoop
 
 RunSession = Callable[[Holding], Awaitable[None]]
-"""Drives one session until an ending is committed or the session is lost."""
+"""Drives one session until an ending is committed or the session is lost, and reports what it did not expect."""
 
 _SETTLE_SECONDS = 2.0
 
@@ -214,36 +208,27 @@ class Incarnation:
         self.holdings.add(holding)
         work = self._slot(holding, former) if self._open() else self._refuse(holding)
         holding.task = self._slots.create_task(work, name=f"session {session.id}")
+        holding.task.add_done_callback(lambda _: self._leave_slot(holding))  # even of a task that never began
         self._tell_slots()
 
     async def _slot(self, holding: Holding, former: Holding | None) -> None:
-        crash: Released | Crashed = Crashed("the runner left without an ending")
+        outcome: Released | Crashed = Crashed("the runner left without an ending")
         try:
             if former is not None and former.task is not None:
                 await asyncio.wait({former.task})
             await self._run_session(holding)
-        except LeaseLost:
-            holding.lose("a write was refused")
         except asyncio.CancelledError:
-            if not self._slot_was_cancelled(holding):
+            if not (holding.lost or holding.ended or self.draining):  # not by us, but together with everything else
                 raise
-            crash = Released(ReleaseReason.DRAIN)
-        except Exception as error:  # noqa: BLE001 - the border of the runner: charged, and the others go on
-            stack = "".join(traceback.format_exception(error))
-            self._emit(SessionCrashed(**event_keys(holding), error=repr(error), traceback=stack))
-            crash = Crashed(repr(error))
-        finally:
-            if holding.lost or holding.ended:
-                self._leave_slot(holding)
+            outcome = Released(ReleaseReason.DRAIN)
+        except Exception as error:  # noqa: BLE001 - what gets past the runner's border must not stop the other sessions
+            secrets = self._parts.settings.passwords()
+            outcome = crash_of(error, holding, emit=self._emit, secrets=secrets)
         if not (holding.lost or holding.ended):
-            await self._end(holding, crash)
-
-    def _slot_was_cancelled(self, holding: Holding) -> bool:
-        """By us (drain, loss), and not together with everything else."""
-        return holding.lost or holding.ended or self.draining
+            await self._end(holding, outcome)
 
     async def _refuse(self, holding: Holding) -> None:
-        """Case 10: claimed when nothing may be begun any more."""
+        """Give back what was claimed when nothing may be begun any more."""
         await self._end(holding, Released(ReleaseReason.DRAIN if self.draining else ReleaseReason.FENCED))
 
     async def _end(self, holding: Holding, outcome: Released | Crashed) -> None:
@@ -251,10 +236,8 @@ class Incarnation:
             await self.committer.settled(holding)
             if not holding.ended:
                 await self.committer.end(holding, outcome)
-        except (LeaseLost, DatabaseUnavailable):
-            pass  # the next renewals tell whose it is
-        finally:
-            self._leave_slot(holding)
+        except (LeaseLost, UnstorableBatch):
+            return  # the next renewals tell whose it is
 
     def _leave_slot(self, holding: Holding) -> None:
         self.holdings.remove(holding)
@@ -262,7 +245,10 @@ class Incarnation:
         if holding.fenced and not holding.ended:
             self.reconciler.stopped(holding)
         self.committer.forget(holding)
-        self.claimer.look() if holding.fragile else self.claimer.wake()
+        if holding.fragile:
+            self.claimer.look()  # others that are fragile may have been passed over because of it
+        else:
+            self.claimer.wake()
         self.changed.set()
         self._tell_slots()
 

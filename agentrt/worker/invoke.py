@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,11 +24,6 @@ class End:
     known: bool = True
     deferred: Deferred | None = None
     cause: BaseException | None = field(default=None, repr=False)
-
-    @property
-    def traceback(self) -> str:
-        """For the log only."""
-        return "" if self.cause is None else "".join(traceback.format_exception(self.cause))
 
 
 class _TimeLimit(Exception):

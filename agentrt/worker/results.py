@@ -11,7 +11,7 @@ from agentrt.core.transcript import OpenCall
 from agentrt.ports import UnstorableBatch
 from agentrt.worker.activation import Activation
 from agentrt.worker.invoke import End
-from agentrt.worker.wording import cut, result_text
+from agentrt.worker.wording import cut, result_text, trace_text
 
 _UNKNOWN: Final = (
     "It is not known whether this call had its effect: {why} Do not assume either way; find out by other means, or "
@@ -73,7 +73,7 @@ def tell_finished(activation: Activation, call: OpenCall, *, end: End, seconds: 
         outcome=str(end.outcome),
         seconds=seconds,
         error="" if end.cause is None else type(end.cause).__name__,
-        traceback=end.traceback,
+        traceback="" if end.cause is None else trace_text(end.cause, activation.deps.secrets),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, assert_never
@@ -17,10 +16,11 @@ from agentrt.core.session import Crashed, Failed, Outcome, Released, ReleaseReas
 from agentrt.ports import Answer, NewEntry, UnstorableBatch
 from agentrt.worker.activation import Activation, Interrupted, RunnerDeps
 from agentrt.worker.approvals import MAY_REPEAT, approval_of
+from agentrt.worker.endings import crash_of
 from agentrt.worker.holding import Holding, event_keys
 from agentrt.worker.tools import run_tools
 from agentrt.worker.turn import Pause, ask_model
-from agentrt.worker.wording import error_text, without_secrets
+from agentrt.worker.wording import without_secrets
 
 __all__ = ["RunnerDeps", "run_session"]
 
@@ -41,7 +41,7 @@ async def run_session(holding: Holding, deps: RunnerDeps) -> None:
         await _cut(holding, deps)
         raise
     except Exception as error:  # noqa: BLE001 - the runner: one of the five borders
-        await _crash(holding, deps, error)
+        await _give_up(holding, deps, crash_of(error, holding, emit=deps.events, secrets=deps.secrets))
 
 
 async def _run(holding: Holding, deps: RunnerDeps) -> None:
@@ -190,11 +190,3 @@ async def _cut(holding: Holding, deps: RunnerDeps) -> None:
             async with asyncio.timeout(_LAST_ANSWER_SECONDS):
                 await deps.committer.settled(holding)
     _tell_lost(holding, deps)
-
-
-async def _crash(holding: Holding, deps: RunnerDeps, error: Exception) -> None:
-    """Charged like a dead worker; the traceback is for the log only."""
-    words = error_text(error, deps.secrets)
-    told = "".join(traceback.format_exception(error))
-    deps.events(events.SessionCrashed(**event_keys(holding), error=words, traceback=told))
-    await _give_up(holding, deps, Crashed(words))

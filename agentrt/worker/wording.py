@@ -1,9 +1,10 @@
-"""What a model reads of a tool's end: results as text, cut to size, and error texts without secrets."""
+"""What a model reads of a tool's end, and a log of an error: texts cut to size, and without secrets."""
 
 from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -55,6 +56,11 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def trace_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
+    """An exception with its traceback, for the log, without secrets."""
+    return without_secrets("".join(traceback.format_exception(error)), secrets)
 
 
 def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:

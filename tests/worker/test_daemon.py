@@ -5,20 +5,24 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
 import pytest
 
 from agentrt.agents import Agent, tool
-from agentrt.core.errors import DatabaseUnavailable, LeaseLost
+from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import (
+    Event,
     HeartbeatFailed,
     HeartbeatSucceeded,
     SelfFenced,
+    SessionCrashed,
     SessionEnded,
     SessionLost,
     SessionReleased,
+    SlotsChanged,
     WorkerDraining,
     WorkerStarted,
     WorkerStopped,
@@ -30,7 +34,7 @@ from agentrt.worker.holding import Holding
 from agentrt.worker.keeper import EXIT_CODE
 from tests.databases import with_database
 from tests.worker.daemons import QUICK, Held, Worker, working
-from tests.worker.ownership import AGENT, Ground, stores
+from tests.worker.ownership import AGENT, Ground, Heard, stores
 
 
 async def _types(ground: Ground, session_id: Any) -> list[str]:
@@ -276,7 +280,7 @@ async def test_a_worker_without_a_database_does_not_start(ground: Ground) -> Non
         await worker.daemon.run()
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), None])
+@pytest.mark.parametrize("error", [ValueError("a bug at postgresql://user:geheim@host/db"), None])
 async def test_a_runner_that_fails_is_charged_its_slot_is_free_and_the_others_go_on(
     ground: Ground, error: Exception | None
 ) -> None:
@@ -297,6 +301,35 @@ async def test_a_runner_that_fails_is_charged_its_slot_is_free_and_the_others_go
         assert released["reason"] == "crash"
         assert ("a bug" if error else "without an ending") in released["message"]
         assert (await ground.row(session_id))["takeovers"] >= 1
+        assert "geheim" not in str(types)
+    assert "geheim" not in repr(ground.heard.of(SessionCrashed))
+    assert len(ground.heard.of(SessionCrashed)) >= (2 if error else 0)
+
+
+async def test_a_session_that_is_lost_before_its_task_began_leaves_its_slot(ground: Ground) -> None:
+    """The keeper's word comes between the claim's answer and the task's first step."""
+    lost: list[Holding] = []
+
+    class Losing(Heard):
+        def __call__(self, event: Event) -> None:
+            if isinstance(event, SlotsChanged) and event.busy and not lost:
+                assert worker.daemon._incarnation is not None
+                [holding] = worker.daemon._incarnation.holdings
+                lost.append(holding)
+                holding.lose("taken away at once")
+            super().__call__(event)
+
+    heard = Losing()
+    ended: list[Holding] = []
+
+    async def run(holding: Holding) -> None:
+        ended.append(holding)
+        holding.lose("run for a moment")
+
+    await ground.create()
+    async with working(replace(ground, heard=heard), Held(ground).agent(), make_runner=lambda *_, **__: run) as worker:
+        await heard.until(lambda: lost and heard.of(SlotsChanged)[-1].busy == 0)
+        assert ended == []
 
 
 async def test_a_session_that_a_runner_left_as_lost_is_given_back_when_the_database_still_grants_it(
@@ -306,7 +339,7 @@ async def test_a_session_that_a_runner_left_as_lost_is_given_back_when_the_datab
     await ground.create()
 
     async def mistaken(holding: Holding) -> None:
-        raise LeaseLost("refused")
+        holding.lose("a write was refused")
 
     async with working(ground, Held(ground).agent(), make_runner=lambda *_, **__: mistaken, **QUICK):
         [released, *_] = await ground.heard.wait_for(SessionReleased)
