@@ -59,6 +59,7 @@ def test_a_lawful_journal_breaks_no_rule(tmp_path):
         (BEGUN[1:], 2, "gapless"),
         ([*BEGUN, entry(5, "session_created", {})], 5, "created_first"),
         ([*BEGUN, entry(5, "user_message", {"content": text("x")}, fencing_token=0)], 5, "token_grows"),
+        ([*BEGUN, entry(5, "user_message", {"content": text("x")}, fencing_token=2**62 + 1)], 5, "token_range"),
         ([*BEGUN, entry(5, "user_message", {"content": text("x")}, run=4)], 5, "run_grows"),
         ([*BEGUN, entry(5, "from_the_future", {})], 5, "known_type"),
         ([*BEGUN, entry(5, "user_message", {"content": []})], 5, "content"),
@@ -143,6 +144,43 @@ def test_a_gap_in_an_import_is_named_by_line_and_nothing_is_stored(database_url,
     ran = run("sessions", "import", write(tmp_path / "j", *BEGUN[:2], BEGUN[3]), url=database_url)
     assert_one_sentence(ran, code=2, names=("line 4", "gap"))
     assert psql("select count(*) from agentrt.sessions") == "0"
+
+
+def test_a_token_that_leaves_no_room_for_claims_is_not_imported(database_url, tmp_path, psql):
+    late = {**END, "fencing_token": 2**63 - 2}
+    ran = run("sessions", "import", write(tmp_path / "j", *BEGUN, RESULT, ANSWER, late), url=database_url)
+    assert_one_sentence(ran, code=2, names=("line 8", "token", str(2**62)))
+    assert psql("select count(*) from agentrt.sessions") == "0"
+
+
+def test_an_imported_message_that_was_delivered_or_sent_before_is_not_taken_again(database_url, tmp_path, psql):
+    sent: dict[str, object] = {"content": text("more"), "request_id": "r-1"}
+    entries = [*BEGUN, RESULT, ANSWER, entry(7, "message_queued", sent), entry(8, "session_completed", {}),
+               entry(9, "user_message", {"content": text("more"), "message_seq": 7}, run=2),
+               entry(10, "session_completed", {}, run=2)]  # fmt: skip
+    session = run("sessions", "import", write(tmp_path / "j", *entries), url=database_url).out.strip()
+    keys = "select seq || ' ' || dedup_key from agentrt.journal where dedup_key is not null order by seq"
+    assert psql(keys).splitlines() == ["5 w:result:000004000", "7 c:r-1", "9 w:message:7"]
+    assert psql(f"select * from agentrt._queued_messages('{session}')") == ""
+    again = """'{"request_id": "r-1", "when_running": "queue"}'"""
+    assert psql(f"select agentrt.send_message('{session}', 'more', {again})") == "7"
+
+
+def test_foreign_call_ids_become_those_of_the_places_where_the_calls_stand(database_url, tmp_path, psql):
+    foreign = {**CALL, "call_id": "00000a000"}
+    asked = entry(4, "assistant_message", {"content": [foreign, {**foreign, "call_id": "toolu_1"}], "seen_seq": 2})
+    told = [
+        entry(5, "tool_started", {"call_id": "toolu_1", "tool": "weather"}),
+        entry(6, "tool_result", {"call_id": "toolu_1", "tool": "weather", "content": "sunny"}),
+        entry(7, "tool_result", {"call_id": "00000b000", "tool": "weather", "content": "of no call"}),
+    ]
+    run("sessions", "import", write(tmp_path / "j", *BEGUN[:3], asked, *told), url=database_url)
+    named = "select jsonb_path_query_array(data, 'strict $.**.call_id') from agentrt.journal where seq between 4 and 7"
+    assert psql(named + " order by seq").splitlines() == [
+        '["000004000", "000004001"]', '["000004001"]', '["000004001"]', '["00000b000"]'
+    ]  # fmt: skip
+    keys = "select dedup_key from agentrt.journal where dedup_key is not null"
+    assert psql(keys) == "w:result:000004001"
 
 
 # --- plan -----------------------------------------------------------------------------------------------------------

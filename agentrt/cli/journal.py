@@ -180,7 +180,7 @@ def import_(
         typer.echo(str(session_id))
 
 
-SERIOUS = ("not_empty", "gapless", "created_first", "token_grows", "run_grows")
+SERIOUS = ("not_empty", "gapless", "created_first", "token_grows", "token_range", "run_grows")
 
 
 def _line_of(entries: Sequence[Entry], seq: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from agentrt.core.content import ToolCall, UnknownBlock
 from agentrt.core.journal import (
@@ -21,6 +22,9 @@ from agentrt.core.journal import (
 )
 from agentrt.core.repair import repair_orphaned_tool_calls
 from agentrt.core.transcript import fold
+
+MAX_TOKEN: Final = 2**62
+"""Leaves as many claims again before the database's bigint is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ def _of_entry(seen: _Seen, entry: Entry) -> Iterator[Breach]:
         yield breach(
             "token_grows", f"has token {entry.fencing_token} behind {seen.fencing_token}: tokens never go down"
         )
+    if entry.fencing_token > MAX_TOKEN:
+        yield breach("token_range", f"has token {entry.fencing_token}: the largest is {MAX_TOKEN}")
     if entry.run not in (seen.run, seen.run + 1):
         yield breach("run_grows", f"is of run {entry.run} behind run {seen.run}: runs count up by one")
     yield from (breach(rule, text) for rule, text in _of_data(seen, entry))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import accumulate
@@ -147,8 +147,8 @@ class _Found:
     users: list[UserInput] = field(default_factory=list)
     interrupt_seq: int = 0
     queued: dict[int, None] = field(default_factory=dict)
-    by_id: dict[str, list[_Call]] = field(default_factory=dict)
-    wire_ids: set[str] = field(default_factory=set)
+    by_our_id: dict[str, _Call] = field(default_factory=dict)
+    by_stored_id: dict[str, list[_Call]] = field(default_factory=dict)
     by_approval: dict[UUID, _Call] = field(default_factory=dict)
     latest: Sequence[_Call] = ()
     compaction: tuple[int, Compaction] | None = None
@@ -231,24 +231,22 @@ def _with_our_ids(found: _Found, seq: Seq, data: AssistantMessage) -> tuple[Assi
     for position, block in enumerate(data.content):
         if not isinstance(block, ToolCall):
             continue
-        wire_id = _unused(found.wire_ids, seq, position)
-        call = _Call(block)
-        found.by_id.setdefault(wire_id, []).append(call)
-        if block.call_id != wire_id:
-            found.by_id.setdefault(block.call_id, []).append(call)
-            call.call = content[position] = replace(block, call_id=wire_id)
+        our_id = _unused(found.by_our_id, seq, position)
+        call = found.by_our_id[our_id] = _Call(block)
+        if block.call_id != our_id:
+            found.by_stored_id.setdefault(block.call_id, []).append(call)
+            call.call = content[position] = replace(block, call_id=our_id)
         calls.append(call)
     same = all(new is old for new, old in zip(content, data.content, strict=True))
     return data if same else replace(data, content=tuple(content)), calls
 
 
-def _unused(wire_ids: set[str], seq: Seq, position: int) -> CallId:
+def _unused(used: Container[str], seq: Seq, position: int) -> CallId:
     """The id of a call; another one of the same form where a damaged journal has a seq twice."""
     unused, salt = call_id(seq, position), 0
-    while unused in wire_ids:
+    while unused in used:
         unused = CallId(hashlib.sha256(f"{seq}:{position}:{salt}".encode()).hexdigest()[:9])
         salt += 1
-    wire_ids.add(unused)
     return unused
 
 
@@ -276,8 +274,11 @@ def _take_of_call(found: _Found, entry: Entry) -> None:
 
 
 def _find(found: _Found, known: str) -> _Call | None:
-    """The first call of this id that has no result."""
-    return next((call for call in found.by_id.get(known, ()) if call.result is None), None)
+    """The call that we gave this id, else the first that was stored with it; one that has no result."""
+    ours = found.by_our_id.get(known)
+    if ours is not None and ours.result is None:
+        return ours
+    return next((call for call in found.by_stored_id.get(known, ()) if call.result is None), None)
 
 
 def _take_requested(found: _Found, data: ApprovalRequested) -> None:

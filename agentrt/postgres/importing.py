@@ -9,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
+from agentrt.core.adopt import adopted
 from agentrt.core.codec import encode
 from agentrt.core.errors import Conflict, InvalidArgument
 from agentrt.core.journal import (
@@ -35,10 +36,11 @@ on conflict do nothing
 returning id
 """
 _ENTRIES = """
-insert into agentrt.journal (session_id, seq, run, attempt, fencing_token, worker_id, type, data, created_at)
-select $1, t.seq, t.run, t.attempt, t.token, t.worker_id, t.type, t.data, coalesce(t.created_at, clock_timestamp())
-from unnest($2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::uuid[], $7::text[], $8::jsonb[], $9::timestamptz[])
-  t(seq, run, attempt, token, worker_id, type, data, created_at)
+insert into agentrt.journal (session_id, seq, run, attempt, fencing_token, worker_id, type, data, dedup_key, created_at)
+select $1, t.seq, t.run, t.attempt, t.token, t.worker_id, t.type, t.data, t.dedup_key,
+  coalesce(t.created_at, clock_timestamp())
+from unnest($2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::uuid[], $7::text[], $8::jsonb[], $9::text[],
+  $10::timestamptz[]) t(seq, run, attempt, token, worker_id, type, data, dedup_key, created_at)
 """
 
 
@@ -79,13 +81,13 @@ async def import_session(options: DatabaseOptions, imported: Imported, *, sessio
     """Store the session under ``session_id``, or a new id, and return it.
 
     It does not go on by itself: a run that was on is cancelled (reason ``imported``); a message or a retry begins the
-    next one.
+    next one. Call ids become ours, and what was done under a dedup key is known by it again.
 
     Raises:
         Conflict: there is a session with this id.
         DatabaseUnavailable: nobody answers.
     """
-    entries = _ended(imported.entries)
+    entries = _ended(adopted(imported.entries))
     status, outcome = _end(_last_terminal(entries))
     with translated(options.url):
         connection = await connect(options, Role.CLIENT)
@@ -137,6 +139,7 @@ async def _insert(
         [entry.worker_id for entry in entries],
         [storable_text(entry.type) for entry in entries],
         [dump(encode(entry.data)) for entry in entries],
+        [None if entry.dedup_key is None else storable_text(entry.dedup_key) for entry in entries],
         [entry.created_at for entry in entries],
     )
     return SessionId(stored)

@@ -273,3 +273,11 @@ def test_no_tools_at_all_close_every_call() -> None:
     """F9."""
     found = next_step(fold(journal(user(), answer(call("read")))), Limits(), {})
     assert closed(found)[0][1].endswith("The tools are: none.")
+
+
+def test_what_is_said_of_a_call_of_ours_is_not_taken_for_an_older_one_that_was_stored_with_the_same_id() -> None:
+    foreign = answer(call("write", call_id=wire_id(5)), stop="stop")
+    entries = (user(), foreign, user("go on"), user("now"), answer(call("write")))
+    assert isinstance(step(*entries, started(5)), CloseCalls)
+    (answered,) = [turn for turn in fold(journal(*entries, started(5), result(5))).turns if turn.seq == 5]
+    assert answered.results == (result(5),)
