@@ -8,33 +8,47 @@ import traceback
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 
 _NOTE_BYTES: Final = 80
+_SEARCHED_BYTES: Final = 65_536
+"""Longer texts lose their middle before they are searched for secrets: a search holds the whole worker up."""
+
 HIDDEN: Final = "[hidden]"
-_SECRETS: Final = (
-    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>]*@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"(?i)\b(password|passwd|secret|api[_-]?key)=[^\s&,;'\"]+"), rf"\1={HIDDEN}"),
-    (re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), HIDDEN),
+
+# Every search takes time in proportion to the text: what a pattern may look at twice is bounded.
+_URL = re.compile(  # the second form: a password with / ? or #, which nobody encoded; a port is no password
+    r"://(?:[^\s/?#'\"<>]*@|[^\s/?#'\"<>:@]{0,256}:(?!\d{1,5}(?:[/?#]|$))[^\s'\"<>]{1,256}@)"
 )
+_HEADER = re.compile(
+    r"(?i)\b(bearer|basic)((?:\s|%20|\+){1,8})"
+    r"(?:[a-z0-9._~+/=%-]{8,}|(?<=bearer[\s+])(?=[a-z._~+/=-]{0,7}\d)[a-z0-9._~+/=-]{3,})"
+)
+_SETTING = re.compile(
+    r"(?i)((?:passw(?:or)?d|passphrase|(?:secret|access|private|api)[_-]?key|secret)(?:\\?[\"'])?\s{0,4}[:=]\s{0,4}"
+    r"|token(?:=|\\?[\"']\s{0,4}[:=]\s{0,4})|[_-]token\s{0,4}[:=]\s{0,4})"
+    r"(?:(\")(?:[^\"\\\n]|\\.)*|(')(?:[^'\\\n]|\\.)*|(\\[\"'])[^\"'\\\n]*|[^\s&,;'\"\\]+)"
+)
+_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{16,}")
 
 
 def result_text(value: Any) -> str:
     """A tool's return value as the model reads it: text as it is, anything else as JSON."""
     if isinstance(value, str):
-        return value
+        return str.__str__(value)  # a subclass may bring methods of its own
     try:
         return to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()
-    except (PydanticSerializationError, UnicodeError, ValueError, RecursionError):
+    except Exception:  # noqa: BLE001 - the user's other code: fields that are computed, repr
         return _ascii_json(value)
 
 
 def _ascii_json(value: Any) -> str:
-    try:
-        return json.dumps(value, default=repr)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
+    for text_of in (lambda: json.dumps(value, default=repr), lambda: repr(value)):
+        try:
+            return str.__str__(text_of())
+        except Exception:  # noqa: BLE001, S112 - the user's other code, as above
+            continue
+    return f"(a result of type {type(value).__name__}, which cannot be shown)"
 
 
 def cut(text: str, max_bytes: int) -> str:
@@ -49,13 +63,19 @@ def cut(text: str, max_bytes: int) -> str:
     return f"{head}\n[… {left_out} of {len(encoded)} bytes left out …]\n{tail}"
 
 
-def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` with URL credentials, bearer strings, keys and the given secrets removed."""
+def without_secrets(text: str, secrets: Iterable[str] = (), *, max_bytes: int = _SEARCHED_BYTES) -> str:
+    """``text``, cut to ``max_bytes``, with URL credentials, bearer strings, keys and the given secrets removed."""
     for secret in sorted((secret for secret in secrets if len(secret) >= 4), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
+    text = _URL.sub(f"://{HIDDEN}@", cut(text, max_bytes))
+    text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
+    text = _SETTING.sub(_without_value, text)
+    return _KEY.sub(HIDDEN, text)
+
+
+def _without_value(setting: re.Match[str]) -> str:
+    name, *quotes = setting.groups()
+    return f"{name}{next(filter(None, quotes), '')}{HIDDEN}"
 
 
 def trace_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
@@ -63,7 +83,15 @@ def trace_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
     return without_secrets("".join(traceback.format_exception(error)), secrets)
 
 
+def message_of(error: BaseException) -> str:
+    """An exception's message, whatever its class makes of that."""
+    try:
+        return str.__str__(str(error))
+    except BaseException as raised:  # noqa: BLE001 - the user's other code: ``__str__`` of an exception
+        return f"(its message cannot be shown: {type(raised).__name__})"
+
+
 def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
     """An exception's class and message, without secrets, at most 2,000 bytes."""
-    message = without_secrets(str(error), secrets)
+    message = without_secrets(message_of(error), secrets, max_bytes=16_384)
     return cut(f"{type(error).__name__}: {message}" if message else type(error).__name__, 2_000)

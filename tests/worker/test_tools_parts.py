@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 
+import pydantic
 import pytest
 
 from agentrt.agents import ToolError
@@ -100,6 +102,23 @@ def test_a_text_within_the_limit_is_the_same_object():
         ("Unexpected token: <", "Unexpected token: <"),
         ("https://host/path?x=1 bearer of news", "https://host/path?x=1 bearer of news"),
         ("user@host.example", "user@host.example"),
+        ("postgresql://u:hun/ter#2?@h/db", "postgresql://[hidden]@h/db"),
+        ("http://host:8080/path?to=a@b", "http://host:8080/path?to=a@b"),
+        ("connect(user='u', password='hun ter2', x=1)", "connect(user='u', password='[hidden]', x=1)"),
+        ('{"user": "u", "password": "hun\\"ter2"}', '{"user": "u", "password": "[hidden]"}'),
+        (r'"{\"password\": \"hunter2\"}"', r'"{\"password\": \"[hidden]\"}"'),
+        ("PGPASSWORD=hunter2 psql", "PGPASSWORD=[hidden] psql"),
+        ("DB_PASSWORD: hunter2", "DB_PASSWORD: [hidden]"),
+        ("client_secret=hunter2&x=1", "client_secret=[hidden]&x=1"),
+        ("?token=hunter2", "?token=[hidden]"),
+        ('{"token": "hunter2"}', '{"token": "[hidden]"}'),
+        ("x-auth-token: hunter2", "x-auth-token: [hidden]"),
+        ("x-api-key: hunter2hunter2", "x-api-key: [hidden]"),
+        ("aws_secret_access_key = hunter2", "aws_secret_access_key = [hidden]"),
+        ("Bearer hunter2", "Bearer [hidden]"),
+        ("Bearer%20hunter2hunter2", "Bearer%20[hidden]"),
+        ("max_tokens=100", "max_tokens=100"),
+        ("no password was given", "no password was given"),
     ],
 )
 def test_secrets_are_taken_out_of_error_texts_and_nothing_else(text, hidden):
@@ -110,6 +129,50 @@ def test_an_error_text_is_class_and_message_and_short():
     assert error_text(ValueError("x")) == "ValueError: x"
     assert error_text(ValueError()) == "ValueError"
     assert len(error_text(ValueError("x" * 100_000)).encode()) <= 2_000
+
+
+@pytest.mark.parametrize(
+    "bad", ["a.b-", "://", "://a:", "://:", "x:", "password=", 'token="', "bearer ", "bearer+", "sk-", "a@", '\\"', " "]
+)
+@pytest.mark.parametrize("secrets", [(), ("long-secret",)])
+def test_the_search_for_secrets_takes_time_in_proportion_to_the_text(bad, secrets):
+    """A search holds the loop and its heartbeat up. A quadratic one takes minutes of this text."""
+    begun = time.thread_time()
+    text = without_secrets(bad * (2_000_000 // len(bad)), secrets)
+    error_text(ValueError(bad * 1_000_000))
+    assert time.thread_time() - begun < 5
+    assert len(text.encode()) <= 3 * 65_536 * len("[hidden]")
+
+
+class Rough(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Words(str):
+    __slots__ = ()
+
+    def encode(self, *arguments: object) -> bytes:
+        raise LookupError("no such encoding")
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+class Computed(pydantic.BaseModel):
+    @pydantic.computed_field
+    def x(self) -> int:
+        raise KeyError("missing")
+
+
+def test_an_exception_without_a_message_has_a_text():
+    assert error_text(Rough()) == "Rough: (its message cannot be shown: SystemExit)"
+    assert error_text(ValueError(Words("x"))).startswith("ValueError: ")
+
+
+def test_a_value_that_cannot_be_shown_has_a_text():
+    assert cut(result_text(Words("words")), 100) == "words"
+    assert result_text(Computed()) == "(a result of type Computed, which cannot be shown)"
 
 
 # --- ask_user ---------------------------------------------------------------------------------------------------------
