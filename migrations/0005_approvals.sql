@@ -170,8 +170,9 @@ begin
   return agentrt._settle(head, 'result');
 end $$;
 
--- A result is taken while its run is on, unless the call itself still waits for approval; a suspended session takes only
--- those that it waits for.
+-- A result is taken while its run is on, and only of a call that its tool has deferred: one that still waits for
+-- approval, was rejected, or is being run gets its result from the worker. A suspended session takes only those that it
+-- waits for.
 create function agentrt._check_waiting(head agentrt.sessions, call_id text, run integer) returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -180,6 +181,12 @@ begin
   if exists (select from agentrt.approvals a
              where a.session_id = head.id and a.tool_call_id = _check_waiting.call_id and a.state = 'pending') then
     perform agentrt._refuse_status(head, format('a result of call %s', call_id), 'its approval first');
+  end if;
+  if not exists (select from agentrt.journal j
+                 where j.session_id = head.id and j.type = 'tool_started'
+                   and j.seq > ('x' || lpad(left(_check_waiting.call_id, 6), 8, '0'))::bit(32)::integer
+                   and j.data ->> 'call_id' = _check_waiting.call_id and j.data ->> 'deferred' = 'true') then
+    perform agentrt._refuse_status(head, format('a result of call %s', call_id), 'that its tool has deferred it');
   end if;
   if head.status = 'suspended' and not coalesce(head.suspension -> 'waits_for' ? call_id, false) then
     perform agentrt._refuse_status(head, format('a result of call %s', call_id), 'a session that waits for it');

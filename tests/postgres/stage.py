@@ -71,6 +71,10 @@ def approval_request(position: int, *, tool: str = "pay", **more: Any) -> dict[s
     }
 
 
+def deferral(call_id: str, *, tool: str = "ask_boss") -> dict[str, Any]:
+    return {"type": "tool_started", "data": {"call_id": call_id, "tool": tool, "effect": "read", "deferred": True}}
+
+
 class Stage:
     """One connection, and what workers and clients do on it."""
 
@@ -199,6 +203,7 @@ class Stage:
         session = await self.running()
         assert await self.append(session, answer(*["ask_boss"] * count)) == "written"
         calls = [block["call_id"] for block in (await self.entries(session))[-1].data["content"]]
+        assert await self.append(session, *map(deferral, calls)) == "written"
         if suspended:
             assert await self.suspend(session, "external", *calls) == "written"
         return session, calls

@@ -5,7 +5,7 @@ from collections import Counter
 
 import asyncpg
 
-from tests.postgres.stage import ARGUMENTS_HASH, answer, approval_request, blocked, refused
+from tests.postgres.stage import ARGUMENTS_HASH, answer, approval_request, blocked, deferral, refused
 
 
 async def test_a_session_wakes_when_the_last_of_its_approvals_is_decided(stage):
@@ -292,6 +292,7 @@ async def test_a_session_that_waits_for_a_decision_and_a_result_needs_both(stage
     for result_first in (True, False):
         session = await stage.running()
         await stage.append(session, answer("pay", "ask_boss"), approval_request(0))
+        await stage.append(session, deferral("000004001"))
         await stage.suspend(session, "approval", "000004000", "000004001")
         approval = await stage.connection.fetchval("select id from agentrt.approvals where session_id = $1", session)
         steps = [stage.complete_call(session, "000004001"), stage.decide(approval)]
@@ -339,6 +340,27 @@ async def test_a_call_that_does_not_wait_for_a_result_takes_none(stage):
     await stage.suspend(other, "budget")
     with refused("AR002", "suspended"):
         await stage.complete_call(other, "000004000")
+
+
+async def test_a_call_that_its_tool_has_not_deferred_takes_no_result_from_outside(stage):
+    session = await stage.running()
+    await stage.append(session, answer("pay", "ask_boss"))
+    started = {"call_id": "000004000", "tool": "pay", "effect": "once"}
+    await stage.append(session, {"type": "tool_started", "data": started}, deferral("000004001"))
+    with refused("AR002", "000004000", "deferred"):  # it is being run
+        await stage.complete_call(session, "000004000", "spoofed")
+    assert await stage.complete_call(session, "000004001") == "running"
+    await stage.end(session, "release", reason="drain", delay_seconds=0)
+    with refused("AR002", "queued", "deferred"):
+        await stage.complete_call(session, "000004000", "spoofed")
+
+
+async def test_a_call_whose_approval_was_decided_takes_no_result_from_outside(stage):
+    for verdict in ("rejected", "approved"):
+        session, [approval, _] = await stage.with_approvals(2)
+        await stage.decide(approval, verdict)
+        with refused("AR002", "000004000", "deferred"):
+            await stage.complete_call(session, "000004000", "spoofed")
 
 
 async def test_a_result_that_comes_too_late_is_refused(stage):

@@ -8,7 +8,7 @@ import pytest
 
 from agentrt.core.lifecycle import Event, transitions
 from agentrt.core.session import Status
-from tests.postgres.stage import Stage, answer, approval_request
+from tests.postgres.stage import Stage, answer, approval_request, deferral
 
 Make = Callable[[Stage], Awaitable[UUID]]
 WAITS = ("input", "approval", "external", "blocked", "budget")
@@ -18,6 +18,7 @@ async def with_open_calls(stage: Stage) -> UUID:
     """A running session with an approval that is open and a deferred call."""
     session = await stage.running()
     await stage.append(session, answer("pay", "ask_boss"), approval_request(0, expires_seconds=3600))
+    await stage.append(session, deferral("000004001"))
     return session
 
 
@@ -34,6 +35,7 @@ def suspended(reason: str) -> Make:
             await stage.append(session, answer("pay"), approval_request(0, expires_seconds=3600))
         elif reason == "external":
             await stage.append(session, answer("ask_boss"))
+            await stage.append(session, deferral("000004000"))
         await stage.suspend(session, reason, "000004000")
         return session
 

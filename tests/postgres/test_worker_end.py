@@ -7,8 +7,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from agentrt.core.journal import ApprovalRequested, ToolStarted
+from agentrt.core.journal import ApprovalRequested, Effect, ToolStarted
 from agentrt.core.session import (
+    CallId,
     Completed,
     Crashed,
     Failed,
@@ -313,6 +314,7 @@ async def test_a_deferred_result_that_races_with_the_suspension_wakes_the_sessio
         session = await client.create()
         held = await owner.take()
         await owner.append(held, answer("hm", "ask_boss"))
+        await owner.append(held, ToolStarted(CallId("000004001"), "ask_boss", Effect.READ, deferred=True))
         suspension = Suspended(SuspendReason.EXTERNAL, "", ("000004001",))
 
         written, _ = await asyncio.gather(owner.end(held, suspension), client.complete_call(session, "000004001"))

@@ -7,6 +7,7 @@ import pytest
 
 from agentrt.agents import Agent, ToolContext, tool
 from agentrt.core import events
+from agentrt.core.errors import InvalidTransition
 from agentrt.core.journal import Usage
 from agentrt.core.session import WorkerId
 from agentrt.ports import UnstorableBatch, Write, Written
@@ -68,37 +69,41 @@ async def test_an_ending_that_cannot_be_stored_blocks_the_session(database_url):
 
 
 @pytest.mark.parametrize("effect", ["read", "once", "transactional"])
-async def test_a_clients_result_that_comes_before_the_tools_own_is_the_one_that_counts(database_url, effect):
-    """Case 30."""
+async def test_a_client_cannot_answer_a_call_that_is_being_run(database_url, effect):
     async with local_worker(database_url) as outside:
 
         @tool(effect=effect)
         async def order(ctx: ToolContext) -> str:
             """Order."""
-            await outside.client.complete_tool_call(ctx.session_id, ctx.call_id, result="from outside")
+            with pytest.raises(InvalidTransition, match="deferred"):
+                await outside.client.complete_tool_call(ctx.session_id, ctx.call_id, result="from outside")
             return "from inside"
 
         async with local_worker(database_url, agent_of(order, model=calls_once(Call("order")))) as worker:
             session_id = await worker.ask("a", "begin")
-            assert await results(worker, session_id) == [("ok", "from outside")]
+            assert await results(worker, session_id) == [("ok", "from inside")]
             assert (await head(worker, session_id)).outcome == {"text": "ok"}
             assert told(worker, events.SessionCrashed) == []
-            assert told(worker, events.ToolFinished) == [], "no worker ended this call"
 
 
 @pytest.mark.parametrize("effect", ["once", "transactional"])
-async def test_a_call_may_be_answered_by_a_client_before_it_is_deferred(database_url, effect):
-    """Case 30."""
+async def test_a_client_that_answers_before_the_call_is_deferred_is_refused_and_asks_again(database_url, effect):
     async with local_worker(database_url) as outside:
 
         @tool(effect=effect)
         async def order(ctx: ToolContext) -> None:
             """Order."""
-            await outside.client.complete_tool_call(ctx.session_id, ctx.call_id, result="from outside")
+            calls.append(ctx.call_id)
+            with pytest.raises(InvalidTransition, match="deferred"):
+                await outside.client.complete_tool_call(ctx.session_id, ctx.call_id, result="from outside")
             ctx.defer()
+
+        calls: list[str] = []
 
         async with local_worker(database_url, agent_of(order, model=calls_once(Call("order")))) as worker:
             session_id = await worker.ask("a", "begin")
+            await outside.client.complete_tool_call(session_id, calls[0], result="from outside")
+            assert await worker.run() == 1
             assert await results(worker, session_id) == [("ok", "from outside")]
             assert (await head(worker, session_id)).outcome == {"text": "ok"}
 
