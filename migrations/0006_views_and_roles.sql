@@ -1,18 +1,20 @@
 -- What people look at, retention, and who may do what.
 
 -- ---- Views ----------------------------------------------------------------------------------------------------------
+-- Time is statement_timestamp(): a volatile function would keep a view from being planned as a part of its query, and the
+-- newest 50 sessions would be a sort of all.
 
 -- Every session; waiting_for says in words what a queued or suspended one waits for.
 create view agentrt.session_list as
 select s.id, s.agent, s.queue, s.priority, s.status, s.run, s.attempt, s.takeovers, s.max_attempts, s.ready_at, s.due,
   s.last_seq, s.suspension, s.outcome, s.config, s.labels, s.tenant, s.parent_id, s.dedup_key, s.fencing_token,
   s.lease_owner, s.turns, s.input_tokens, s.output_tokens, s.cost,
-  s.running_seconds + coalesce(extract(epoch from clock_timestamp() - s.lease_acquired_at), 0) as running_seconds,
+  s.running_seconds + coalesce(extract(epoch from statement_timestamp() - s.lease_acquired_at), 0) as running_seconds,
   s.created_at, s.finished_at, s.archived_at,
   case s.status
     when 'suspended' then concat_ws(': ', s.suspension ->> 'reason', nullif(s.suspension ->> 'message', ''))
     when 'queued' then case
-      when s.ready_at > clock_timestamp() then format('its time: not before %s', s.ready_at)
+      when s.ready_at > statement_timestamp() then format('its time: not before %s', s.ready_at)
       when not coalesce(live.any_worker, false) then 'a worker: none is alive'
       when not live.serves_agent then format('a worker that serves agent %s: no live one does', s.agent)
       when not live.serves_both then format('a worker that serves agent %s in queue %s: no live one does', s.agent, s.queue)
@@ -25,20 +27,20 @@ left join lateral (
   select count(*) > 0 as any_worker, bool_or(s.agent = any (w.agents)) as serves_agent,
     bool_or(s.agent = any (w.agents) and s.queue = any (w.queues)) as serves_both
   from agentrt.workers w
-  where s.status = 'queued' and w.state = 'alive' and w.lease_expires_at > clock_timestamp()) live on true;
+  where s.status = 'queued' and w.state = 'alive' and w.lease_expires_at > statement_timestamp()) live on true;
 
 -- What waits for a decision; the hash is what a decision names.
 create view agentrt.pending_approvals as
 select a.id, a.session_id, s.agent, s.tenant, s.labels, s.status, a.run, a.tool_call_id, a.tool, a.arguments,
   a.arguments_hash, a.reason, a.requested_at, a.expires_at
 from agentrt.approvals a join agentrt.sessions s on s.id = a.session_id
-where a.state = 'pending' and (a.expires_at is null or a.expires_at > clock_timestamp());
+where a.state = 'pending' and (a.expires_at is null or a.expires_at > statement_timestamp());
 
 -- Who owns what. expired: the owner has not renewed in time; it goes on until a worker declares it dead.
 create view agentrt.leases as
 select s.id as session_id, s.agent, s.queue, s.run, s.attempt, s.fencing_token, s.lease_owner as worker_id,
   w.name as worker, w.host, w.pid, w.state as worker_state, s.lease_acquired_at, w.renewed_at, w.lease_expires_at,
-  coalesce(w.lease_expires_at < clock_timestamp(), true) as expired
+  coalesce(w.lease_expires_at < statement_timestamp(), true) as expired
 from agentrt.sessions s left join agentrt.workers w on w.id = s.lease_owner
 where s.status = 'running';
 
@@ -62,9 +64,10 @@ declare
   until timestamptz;
 begin
   perform agentrt._check_options('{}', '{}');
-  if not coalesce(older_than >= '0', false) or not coalesce(max_sessions between 1 and 10000, false) then
+  if not coalesce(older_than between '0' and '1000 years', false)
+     or not coalesce(max_sessions between 1 and 10000, false) then
     perform agentrt._refuse('AR004', format(
-      'older_than must not be negative and max_sessions must be from 1 to 10000, not %s and %s',
+      'older_than must be from 0 to 1000 years and max_sessions from 1 to 10000, not %s and %s',
       coalesce(older_than::text, 'null'), coalesce(max_sessions::text, 'null')));
   end if;
   until := clock_timestamp() - older_than;

@@ -34,7 +34,7 @@ select id, agent, queue, priority, status, run, attempt, takeovers, max_attempts
 from agentrt.session_list
 where id = $1
 """
-_LIST = """
+LIST = """
 select *
 from agentrt.session_list
 where ($1::text is null or status = $1) and ($2::text is null or agent = $2) and ($3::text is null or queue = $3)
@@ -134,7 +134,7 @@ class PostgresClientStore:
         texts = [_text(filters.get(name)) for name in ("status", "agent", "queue", "tenant")]
         labels = filters.get("labels")
         more = (None if labels is None else dump(labels), _text(filters.get("reason")), filters.get("before"))
-        return [_plain(row) for row in await self._fetch(_LIST, *texts, *more, limit)]
+        return [_plain(row) for row in await self._fetch(LIST, *texts, *more, limit)]
 
     async def pending_approvals(self, session_id: SessionId | None, *, limit: int) -> Sequence[Mapping[str, Any]]:
         return [_plain(row) for row in await self._fetch(_APPROVALS, session_id, limit)]

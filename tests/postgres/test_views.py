@@ -3,7 +3,9 @@
 import json
 from uuid import UUID
 
+from agentrt.postgres.client import LIST
 from tests.postgres.stage import AGENT, ARGUMENTS, ARGUMENTS_HASH, Stage
+from tests.postgres.test_worker_plans import nodes
 
 
 async def waiting_for(stage: Stage, session: UUID) -> str | None:
@@ -102,3 +104,19 @@ async def test_the_worker_list_counts_what_each_worker_owns(stage):
     rows = await stage.connection.fetch("select * from agentrt.worker_list")
     assert {row["id"]: row["busy"] for row in rows} == {busy: 3, idle: 0}
     assert {(row["name"], row["state"], row["slots"], row["version"]) for row in rows} == {("anna", "alive", 20, "1.0")}
+
+
+async def test_the_newest_of_many_sessions_are_read_by_an_index(stage):
+    """Case 81."""
+    await stage.connection.execute(
+        "insert into agentrt.sessions (id, agent, status, finished_at, created_at) "
+        "select gen_random_uuid(), 'a', 'completed', now(), now() - n * interval '1 s' from generate_series(1, 5000) n"
+    )
+    await stage.connection.execute("analyze agentrt.sessions")
+    for after in (None, await stage.create()):
+        plan = await stage.connection.fetchval(
+            f"explain (analyze, format json) {LIST}", None, None, None, None, None, None, after, 50
+        )
+        scans = [node for node in nodes(json.loads(plan)[0]["Plan"]) if node.get("Relation Name") == "sessions"]
+        assert "sessions_created" in [node.get("Index Name") for node in scans]
+        assert max(node["Actual Rows"] for node in scans) <= 50
