@@ -18,6 +18,12 @@ def with_database(url: str, database: str) -> str:
     return urlsplit(url)._replace(path=f"/{database}").geturl()
 
 
+def with_role(url: str, role: str) -> str:
+    """The URL for another user, without a password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{role}@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
 @asynccontextmanager
 async def fresh_database(server_url: str, *, migrated: bool):
     """Make a database, yield its URL, and drop it with whatever is still connected."""

@@ -91,5 +91,9 @@ class DatabaseUnavailable(AgentrtError):
     """The database did not answer, or not in time. A write that was under way has an unknown outcome."""
 
 
+OUTAGES = (DatabaseUnavailable, ConfigurationError)
+"""What a store raises that has worked before, and may work again: nothing is known of what it was asked to write."""
+
+
 class LeaseLost(AgentrtError):
     """Another owner, or a client, took the session: whoever gets this stops and writes nothing."""

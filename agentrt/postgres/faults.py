@@ -49,8 +49,18 @@ def location(url: str) -> str:
         return "the database"
 
 
-def translate(error: BaseException, *, url: str) -> AgentrtError | UnstorableBatch:
-    """Our error for what the driver raised."""
+def translate(error: BaseException, *, url: str, proven: bool = False) -> AgentrtError | UnstorableBatch:
+    """Our error for what the driver raised. ``proven``: see ``DatabaseOptions``."""
+    ours = _translate(error, url)
+    return as_outage(ours) if proven and isinstance(ours, ConfigurationError) else ours
+
+
+def as_outage(error: ConfigurationError) -> DatabaseUnavailable:
+    """A refusal of what has worked before: a failover, a change of passwords or rights. It is waited out."""
+    return DatabaseUnavailable(f"{error} (it worked before: tried again)")
+
+
+def _translate(error: BaseException, url: str) -> AgentrtError | UnstorableBatch:
     match error:
         case asyncpg.TargetServerAttributeNotMatched():
             return ConfigurationError(f"{location(url)} is a standby: agentrt writes, name the primary")
@@ -87,12 +97,12 @@ def _words(error: BaseException) -> str:
 
 
 @contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Raise ours instead of the driver's errors."""
+def translated(url: str, *, proven: bool = False) -> Iterator[None]:
+    """Raise ours instead of the driver's errors. ``proven``: see ``DatabaseOptions``."""
     try:
         yield
     except CONNECTION_ERRORS as error:
-        raise translate(error, url=url) from error
+        raise translate(error, url=url, proven=proven) from error
 
 
 def is_connection_lost(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.session import FencingToken, Seq, SessionId, WorkerId
 from agentrt.ports import Exhausted, Grant, Renewal, Swept, WorkerInfo, WorkerState
 from agentrt.postgres import statements
+from agentrt.postgres.faults import translated
 from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, connect
 from agentrt.postgres.rows import load
 
@@ -39,9 +40,10 @@ class PostgresKeeperStore:
         server = await self._scalar("select pg_backend_pid()")
         probe = await connect(self._options, Role.PROBE, direct=True)
         try:
-            async with probe.transaction():
-                free = await probe.fetchval("select pg_try_advisory_xact_lock_shared($1)", key, timeout=5)
-                return not free and await self._scalar("select pg_backend_pid()") == server
+            with translated(self._options.listen_url):
+                async with probe.transaction():
+                    free = await probe.fetchval("select pg_try_advisory_xact_lock_shared($1)", key, timeout=5)
+                    return not free and await self._scalar("select pg_backend_pid()") == server
         finally:
             await close(probe)
 

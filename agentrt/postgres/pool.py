@@ -17,7 +17,7 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from agentrt.core.errors import ConfigurationError, DatabaseUnavailable
-from agentrt.postgres.faults import CONNECTION_ERRORS, is_connection_lost, location, translate, translated
+from agentrt.postgres.faults import CONNECTION_ERRORS, as_outage, is_connection_lost, location, translate, translated
 
 CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0  # between the server's limit and ours
@@ -25,7 +25,11 @@ _GRACE_SECONDS = 2.0  # between the server's limit and ours
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseOptions:
-    """How to connect. ``direct_url`` is for LISTEN and advisory locks when ``url`` is a transaction pooler's."""
+    """How to connect. ``direct_url`` is for LISTEN and advisory locks when ``url`` is a transaction pooler's.
+
+    ``proven``: the database has been worked on with these options, so that what it refuses from then on (a standby, a
+    login, a right) is an outage like any other, ``DatabaseUnavailable``, and no ``ConfigurationError``.
+    """
 
     url: str
     direct_url: str = ""
@@ -34,6 +38,7 @@ class DatabaseOptions:
     idle_transaction_seconds: float = 5.0
     transactional_connections: int = 4
     transactional_seconds: float = 10.0
+    proven: bool = False
 
     @property
     def listen_url(self) -> str:
@@ -95,8 +100,17 @@ async def connect(options: DatabaseOptions, role: Role, *, direct: bool = False)
 
     Raises:
         DatabaseUnavailable: nobody answers, or not in time.
-        ConfigurationError: a standby, a wrong URL, password or database name.
+        ConfigurationError: a standby, a wrong URL, password or database name; unless ``options`` are proven.
     """
+    try:
+        return await _connect(options, role, direct=direct)
+    except ConfigurationError as error:
+        if options.proven:
+            raise as_outage(error) from error
+        raise
+
+
+async def _connect(options: DatabaseOptions, role: Role, *, direct: bool) -> asyncpg.Connection[asyncpg.Record]:
     url = options.listen_url if direct else options.url
     pooled = options.pooled and not direct
     try:
@@ -209,7 +223,7 @@ class RoleConnection:
                 async with self._cut_by_failure(), asyncio.timeout(limit):
                     yield connection
         except CONNECTION_ERRORS as error:
-            raise translate(error, url=self.url) from error
+            raise translate(error, url=self.url, proven=self._options.proven) from error
 
     @asynccontextmanager
     async def _cut_by_failure(self) -> AsyncIterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrt.core.journal import Entry
 from agentrt.core.session import Seq, Session, SessionId, WorkerId
@@ -40,14 +40,14 @@ class PostgresStores:
     options: DatabaseOptions
 
     async def sessions(self) -> SessionStore:
-        """Raises ``SchemaMismatch`` when this version cannot work on the database."""
-        store = PostgresSessionStore(self.options)
+        """Raises ``SchemaMismatch`` when this version cannot work on the database, or another ``ConfigurationError``;
+        what was opened raises none later, however the database changes."""
+        first = PostgresSessionStore(self.options)
         try:
-            await store.check()
-        except BaseException:
-            await store.close()
-            raise
-        return store
+            await first.check()
+        finally:
+            await first.close()
+        return PostgresSessionStore(replace(self.options, proven=True))
 
     async def keeper(self) -> KeeperStore:
         return PostgresKeeperStore(self.options)

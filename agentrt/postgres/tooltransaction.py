@@ -54,7 +54,7 @@ class ToolConnections:
         async with self._opening:
             if self._pool is None:
                 self._pool = await self._open()
-        with translated(self._options.url):
+        with translated(self._options.url, proven=self._options.proven):
             return await self._pool.acquire(timeout=self._options.transactional_seconds)
 
     async def release(self, connection: Connection, *, broken: bool) -> None:
@@ -70,7 +70,7 @@ class ToolConnections:
         options = self._options
         # The session row is not locked while the tool works: the last statement sets the short limit again.
         patient = replace(options, idle_transaction_seconds=options.transactional_seconds + 2)
-        with translated(options.url):
+        with translated(options.url, proven=options.proven):
             return await asyncpg.create_pool(
                 options.url,
                 connect=opener(patient, Role.TOOL),
@@ -127,7 +127,7 @@ class _PostgresToolTransaction:
             self._broken = True
             if self.is_conflict(error):
                 raise ToolTransactionConflict(str(error)) from error
-            raise translate(error, url=self._options.url) from error
+            raise translate(error, url=self._options.url, proven=self._options.proven) from error
         except BaseException:
             self._broken = True
             raise

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from agentrt.agents import Agent, Registry
 from agentrt.core.budget import Spent
 from agentrt.core.codec import decode, encode
-from agentrt.core.errors import DatabaseUnavailable, LeaseLost
+from agentrt.core.errors import OUTAGES, LeaseLost
 from agentrt.core.events import SessionEvent
 from agentrt.core.journal import (
     ApprovalRequested,
@@ -130,7 +130,7 @@ class Activation:
         while True:
             try:
                 return await ask()
-            except DatabaseUnavailable:
+            except OUTAGES:
                 if self.holding.lost:
                     raise LeaseLost(self.holding.lost_reason) from None
                 await asyncio.sleep(0.2 + 0.8 * self.deps.random())

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from agentrt.core.errors import DatabaseUnavailable, LeaseLost
+from agentrt.core.errors import OUTAGES, LeaseLost
 from agentrt.core.events import CommitFailed, CommitFinished
 from agentrt.core.session import Outcome, Seq, WorkerId
 from agentrt.ports import (
@@ -234,7 +234,7 @@ class Committer:
                 answers = await self._store.append(self._worker_id, writes, side=kind is Lane.SIDE)
             else:
                 answers = await self._store.end(self._worker_id, writes, side=kind is Lane.SIDE)
-        except DatabaseUnavailable as error:
+        except OUTAGES as error:
             self._emit(CommitFailed(error=str(error), sessions=len(batch)))
             for sending in batch:
                 sending.unknown |= not isinstance(error, StatementTimeout)
@@ -313,7 +313,7 @@ class Committer:
         if sending.unknown and sending.write.ending is not None:
             try:
                 found = await self._store.wrote(holding.session.id, sending.dedup_key)
-            except DatabaseUnavailable:
+            except OUTAGES:
                 line.in_flight = False  # stays unknown: the repeat is answered the same, and we look again
                 await asyncio.sleep(jittered(0.1))
                 return
@@ -354,7 +354,7 @@ class Committer:
                 write = Write(lease=holding.lease, owner_writes=holding.owner_writes, entries=entries)
                 try:
                     written = await transaction.commit(write)
-                except DatabaseUnavailable:
+                except OUTAGES:
                     written = await self._find_out(holding, write)
                 return self._judge(holding, write, written)
         except Exception as error:  # noqa: BLE001 - handed to the caller, if it still waits
@@ -380,7 +380,7 @@ class Committer:
         while not holding.lost or holding.fenced:
             try:
                 [written] = await self._store.append(self._worker_id, [empty], side=True)
-            except DatabaseUnavailable as error:
+            except OUTAGES as error:
                 self._emit(CommitFailed(error=str(error), sessions=1))
             else:
                 match written.answer:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from agentrt.core.errors import LeaseLost
+from agentrt.core.errors import AgentrtError
 from agentrt.core.events import ListenerReconnected, SlotsChanged, WarningRaised, WorkerStarted
 from agentrt.core.session import Crashed, FencingToken, Released, ReleaseReason, Session, SessionId, WorkerId
 from agentrt.ports import EventSink, Renewal, SessionStore, StoreFactory, UnstorableBatch, WakeupHandlers, WorkerInfo
@@ -236,7 +236,7 @@ class Incarnation:
             await self.committer.settled(holding)
             if not holding.ended:
                 await self.committer.end(holding, outcome)
-        except (LeaseLost, UnstorableBatch):
+        except (AgentrtError, UnstorableBatch):
             return  # the next renewals tell whose it is
 
     def _leave_slot(self, holding: Holding) -> None:

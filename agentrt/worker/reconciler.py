@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from agentrt.core.errors import DatabaseUnavailable, LeaseLost
+from agentrt.core.errors import AgentrtError
 from agentrt.core.session import FencingToken, Lease, Released, ReleaseReason, SessionId, WorkerId
-from agentrt.ports import Grant, Renewal, SessionStore
+from agentrt.ports import Grant, Renewal, SessionStore, UnstorableBatch
 from agentrt.worker.committer import Committer
 from agentrt.worker.holding import Holding, Holdings
 
@@ -144,7 +144,7 @@ class Reconciler:
     async def _look_at(self, session_id: SessionId) -> None:
         try:
             head = await self._store.head(session_id)
-        except DatabaseUnavailable:
+        except AgentrtError:
             return  # the next renewal tells
         holding = self._holdings.get(session_id)
         if holding is None or holding.ended or self._committer.ending(holding):
@@ -164,7 +164,7 @@ class Reconciler:
                 await self._committer.end(holding, Released(reason))
             finally:
                 self._committer.forget(holding)
-        except (DatabaseUnavailable, LeaseLost):
+        except (AgentrtError, UnstorableBatch):
             return
         finally:
             self._returning.discard(lease)

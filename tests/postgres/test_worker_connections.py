@@ -7,11 +7,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from urllib.parse import quote
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from agentrt.core.errors import ClientError, ConfigurationError, DatabaseUnavailable, NotFound, SchemaMismatch
+from agentrt.core.session import SessionId
 from agentrt.ports import UnstorableBatch, WorkerState
 from agentrt.postgres.faults import LockTimeout, location
 from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, connect
@@ -84,6 +86,23 @@ async def test_a_standby_is_refused_at_the_start(standby: str) -> None:
     """Case 89."""
     with pytest.raises(ConfigurationError, match="standby"):
         await PostgresStores(DatabaseOptions(url=standby)).sessions()
+
+
+@pytest.mark.one_server
+async def test_a_standby_in_the_place_of_what_has_worked_before_is_an_outage(standby: str) -> None:
+    """Case 89, after the start: a failover."""
+    with pytest.raises(DatabaseUnavailable, match="standby"):
+        await connect(DatabaseOptions(url=standby, proven=True), Role.COMMIT)
+
+
+async def test_what_a_store_that_has_worked_does_not_find_any_more_is_an_outage(
+    database_url: str, connection: asyncpg.Connection
+) -> None:
+    store = await PostgresStores(DatabaseOptions(url=database_url)).sessions()
+    await connection.execute("drop schema agentrt cascade")
+    with pytest.raises(DatabaseUnavailable, match="does not exist"):
+        await store.head(SessionId(uuid4()))
+    await store.close()
 
 
 async def test_a_schema_that_is_missing_is_refused_with_the_command_to_run(empty_database_url: str) -> None:

@@ -15,7 +15,8 @@ Calls = list[tuple[str, tuple[Write, ...], bool]]
 
 
 class Watched:
-    """The real store; remembers its calls, and may hold them up, or lose their answers before or after the commit."""
+    """The real store; remembers its calls, and may hold them up, or fail before the commit (with an error of ``kind``)
+    or after it."""
 
     def __init__(self, store: SessionStore, changed: Callable[[], None]) -> None:
         self.store = store
@@ -23,6 +24,7 @@ class Watched:
         self.calls: Calls = []
         self.before = 0
         self.after = 0
+        self.kind: type[Exception] = DatabaseUnavailable
         self.gate = asyncio.Event()
         self.gate.set()
         self.arrived = asyncio.Event()
@@ -42,7 +44,7 @@ class Watched:
         await self.gate.wait()
         if self.before:
             self.before -= 1
-            raise DatabaseUnavailable("the connection broke before the commit")
+            raise self.kind("refused before the commit")
         answers: Sequence[Written] = await function(worker_id, writes, side=side)
         if self.after:
             self.after -= 1

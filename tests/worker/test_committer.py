@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from agentrt.core.errors import LeaseLost
+from agentrt.core.errors import ConfigurationError, LeaseLost, SchemaMismatch
 from agentrt.core.events import CommitFailed, CommitFinished
 from agentrt.core.journal import AssistantMessage
 from agentrt.core.session import Completed, Released, ReleaseReason, Seq, Status
@@ -256,6 +256,21 @@ async def test_only_the_session_whose_entry_cannot_be_stored_is_told(ground: Gro
     assert isinstance(told, UnstorableBatch)
     assert isinstance(after, Written)
     assert await ground.results(holdings[0].session.id) == ["a result", "before", "after"]
+
+
+@pytest.mark.parametrize("kind", [ConfigurationError, SchemaMismatch])
+async def test_a_refusal_that_says_nothing_about_the_write_is_waited_out_and_nothing_is_dropped(
+    ground: Ground, kind: type[Exception]
+) -> None:
+    """Case 25: a standby, a login that is refused, a right that was taken away."""
+    append, end = await ground.hold(2)
+    async with committing(ground) as (committer, store):
+        store.kind, store.before = kind, 4
+        written = await asyncio.gather(
+            committer.append(append, [result("finished")]), committer.end(end, Released(ReleaseReason.DRAIN))
+        )
+    assert [one.answer for one in written] == [Answer.WRITTEN] * 2
+    assert await ground.results(append.session.id) == ["finished"]
 
 
 async def test_a_stale_ending_writes_nothing_and_counts_nothing(ground: Ground) -> None:
