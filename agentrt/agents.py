@@ -222,16 +222,23 @@ def _by_name(name: str, tools: object) -> Mapping[str, Tool]:
 def _checked_limits(name: str, limits: object) -> Limits:
     if limits is None:
         return Limits()
-    if isinstance(limits, Limits):
-        return limits
-    raise AgentDefinitionError(f"agent {name}: limits={limits!r} is not Limits(turns=…, tokens=…, cost=…)")
+    if not isinstance(limits, Limits):
+        raise AgentDefinitionError(f"agent {name}: limits={limits!r} is not Limits(turns=…, tokens=…, cost=…)")
+    for key, value in asdict(limits).items():
+        kinds = int if key in ("turns", "tokens") else int | float
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0):
+            whole = "whole number" if kinds is int else "number"
+            raise AgentDefinitionError(f"agent {name}: limits: {key}={value!r} is no {whole} of 0 or more")
+    return limits
 
 
-def _checked_overrides(name: str, allowed: Iterable[str]) -> frozenset[str]:
-    given = frozenset([allowed] if isinstance(allowed, str) else allowed)
-    if unknown := sorted(given - _OVERRIDABLE):
+def _checked_overrides(name: str, allowed: object) -> frozenset[str]:
+    if not isinstance(allowed, Iterable):
+        raise AgentDefinitionError(f"agent {name}: allow_overrides={allowed!r} is not a list of names")
+    named = [allowed] if isinstance(allowed, str) else list(allowed)
+    if unknown := [key for key in named if not isinstance(key, str) or key not in _OVERRIDABLE]:
         raise AgentDefinitionError(f"agent {name}: allow_overrides names {unknown}; known: {sorted(_OVERRIDABLE)}")
-    return given
+    return frozenset(map(str, named))
 
 
 def _version(agent: Agent) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from agentrt.core.errors import AgentDefinitionError
 
-_STRICT: Final = ConfigDict(extra="forbid")
+_STRICT: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class ArgumentProblems(ValueError):
@@ -47,7 +49,7 @@ class Signature:
         """
         text = arguments if arguments.strip() else "{}"
         try:
-            json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+            json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant, parse_float=_finite)
             parsed = self.arguments.model_validate_json(text, strict=True)
         except ValidationError as error:
             raise ArgumentProblems(_problems(error)) from None
@@ -55,6 +57,8 @@ class Signature:
             raise ArgumentProblems(["the JSON is nested too deeply"]) from None
         except ValueError as error:
             raise ArgumentProblems([f"not valid JSON: {error}"]) from None
+        except (Exception, SystemExit) as error:  # a validator of the user's: one of the five borders
+            raise ArgumentProblems([f"they cannot be checked: {_in_words(error)}"]) from error
         return {name: getattr(parsed, f"a{index}") for index, name in enumerate(self.names)}
 
 
@@ -65,7 +69,7 @@ def read_signature(function: Callable[..., Any], *, context: type, name: str) ->
         AgentDefinitionError: naming the tool ``name`` and the parameter that cannot be described.
     """
     hints = _hints(name, function, context=context)
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = _parameters(name, function)
     takes_context = bool(parameters) and hints.get(parameters[0].name) is context
     fields: dict[str, Any] = {}
     names = []
@@ -76,8 +80,7 @@ def read_signature(function: Callable[..., Any], *, context: type, name: str) ->
             raise AgentDefinitionError(f"tool {name}: annotate the parameter {parameter.name!r} with its type")
         if hints[parameter.name] is context:
             raise AgentDefinitionError(f"tool {name}: the {context.__name__} must be the first parameter")
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[f"a{index}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+        fields[f"a{index}"] = _field(parameter, hints[parameter.name])
         names.append(parameter.name)
     try:
         arguments: type[BaseModel] = create_model(name, __config__=_STRICT, **fields)
@@ -85,6 +88,21 @@ def read_signature(function: Callable[..., Any], *, context: type, name: str) ->
     except (PydanticUserError, TypeError) as error:
         raise AgentDefinitionError(f"tool {name}: its parameters have no JSON schema: {_first_line(error)}") from None
     return Signature(arguments, tuple(names), takes_context)
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # many types and functions written in C have none
+        raise AgentDefinitionError(f"tool {name}: {function!r} has no signature; wrap it in a function") from None
+
+
+def _field(parameter: inspect.Parameter, hint: Any) -> tuple[Any, Any]:
+    """The type and the field of one parameter; a default of ``Field(5, description=…)`` is a description too."""
+    if isinstance(parameter.default, FieldInfo):
+        return Annotated[hint, parameter.default], Field(alias=parameter.name)
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return hint, Field(default, alias=parameter.name)
 
 
 def _hints(name: str, function: Callable[..., Any], *, context: type) -> dict[str, Any]:
@@ -120,15 +138,26 @@ class _Untitled(GenerateJsonSchema):
 
 def _problems(error: ValidationError) -> list[str]:
     return [
-        f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
+        f"{_cut('.'.join(map(str, problem['loc'])) or 'arguments')}: {_cut(problem['msg'], 500)}"
         + ("" if problem["type"] in ("missing", "json_invalid") else f" (got {_short(problem['input'])})")
         for problem in error.errors(include_url=False, include_context=False)[:10]
     ]
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}…"
+    return _cut(repr(value))
+
+
+def _cut(text: str, length: int = 100) -> str:
+    """Keys and values are the model's, of any length."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
+def _in_words(error: BaseException) -> str:
+    try:
+        return _cut(f"{type(error).__name__}: {error}", 500)
+    except Exception:  # noqa: BLE001 - the words are the user's code as well
+        return type(error).__name__
 
 
 def _first_line(error: Exception) -> str:
@@ -144,3 +173,10 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"the number {_cut(number)} is too large")
+    return value

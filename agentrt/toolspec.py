@@ -302,7 +302,9 @@ def _check(made: Tool) -> None:
     def refuse(why: str) -> AgentDefinitionError:
         return AgentDefinitionError(f"tool {made.name}: {why}")
 
-    if made.timeout_seconds is not None and not made.timeout_seconds > 0:
+    if inspect.isgeneratorfunction(made.function) or inspect.isasyncgenfunction(made.function):
+        raise refuse("it yields, and only what a tool returns is its result; return one value")
+    if made.timeout_seconds is not None and not _is_positive(made.timeout_seconds):
         raise refuse(f"timeout_seconds={made.timeout_seconds!r}: give a number of seconds above 0")
     if made.on_unknown not in ("report", "retry_allowed", "suspend"):
         raise refuse(f"on_unknown={made.on_unknown!r} does not exist; one of report, retry_allowed, suspend")
@@ -325,3 +327,7 @@ def _takes(function: Callable[..., Any], names: tuple[str, ...], *, context: boo
     except TypeError:
         return False
     return True
+
+
+def _is_positive(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
