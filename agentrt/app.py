@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 class Connecting:
     """What ``connect`` returns: await it, or use it as an asynchronous context manager."""
 
-    def __init__(self, url: str, direct_url: str) -> None:
+    def __init__(self, url: str, direct_url: str, *, outage: Callable[[str | None], object]) -> None:
         self._url = url
         self._direct_url = direct_url
+        self._outage = outage
         self._client: Client | None = None
 
     def __await__(self) -> Generator[object, None, Client]:
@@ -56,21 +57,23 @@ class Connecting:
         from agentrt.client import Client
         from agentrt.postgres.client import PostgresClientStore
 
-        return Client(await PostgresClientStore.connect(self._url, direct_url=self._direct_url))
+        store = await PostgresClientStore.connect(self._url, direct_url=self._direct_url, outage=self._outage)
+        return Client(store)
 
 
-def connect(url: str, *, direct_url: str = "") -> Connecting:
+def connect(url: str, *, direct_url: str = "", outage: Callable[[str | None], object] = lambda _: None) -> Connecting:
     """A ``Client`` for the database at ``url``, as ``asyncpg.create_pool`` gives a pool.
 
     ``async with connect(url) as client:`` closes it at the end of the block; ``client = await connect(url)`` leaves
     that to you (``await client.close()``). A client belongs to the event loop that it was made in. ``direct_url`` is
-    for LISTEN when ``url`` goes through a transaction pooler.
+    for LISTEN when ``url`` goes through a transaction pooler. ``outage`` is called while something is followed: with
+    what is wrong when the database answers no longer, and with None when it answers again.
 
     Raises:
         DatabaseUnavailable: nobody answers there.
         ConfigurationError: the URL, the user or the database is wrong.
     """
-    return Connecting(url, direct_url)
+    return Connecting(url, direct_url, outage=outage)
 
 
 async def migrate(url: str, *, notice: Callable[[str], None] | None = None) -> list[str]:

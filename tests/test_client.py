@@ -12,6 +12,7 @@ from agentrt import Client, Limits, connect
 from agentrt.core.content import Image, Text
 from agentrt.core.errors import Conflict, DatabaseUnavailable, InvalidArgument, InvalidTransition, NotFound
 from agentrt.core.session import Status
+from tests.postgres.proxy import proxied
 
 pytestmark = pytest.mark.one_server
 
@@ -115,6 +116,30 @@ async def test_following_yields_what_is_there_and_what_comes(client):
             if entry.seq == 3:
                 break
     assert seen == [2, 3]
+
+
+async def test_a_follower_tells_once_that_the_database_is_away_and_once_that_it_is_back(
+    database_url, caplog, monkeypatch
+):
+    monkeypatch.setattr("agentrt.postgres.following._POLL_SECONDS", 0.2)
+    told: asyncio.Queue[str | None] = asyncio.Queue()
+    async with proxied(database_url) as proxy, connect(proxy.url, outage=told.put_nowait) as client:
+        session_id = await client.create("greeter", "hello")
+        async with aclosing(client.follow(session_id, after_seq=1)) as entries:
+            assert (await anext(entries)).seq == 2
+            proxy.refuses = True
+            await proxy.cut()
+            following = asyncio.create_task(anext(entries))
+            assert "127.0.0.1" in await told.get()
+            arrived = proxy.arrivals
+            while proxy.arrivals < arrived + 3:  # noqa: ASYNC110 - it tries again, and tells it to nobody
+                await asyncio.sleep(0.02)
+            proxy.refuses = False
+            assert await told.get() is None
+            await client.send(session_id, "more")
+            assert (await following).seq == 3
+    assert told.empty()
+    assert not [record for record in caplog.records if record.name.startswith("asyncpg")]
 
 
 async def test_following_that_is_left_listens_no_longer(client):

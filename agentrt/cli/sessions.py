@@ -44,7 +44,15 @@ def database() -> Connecting:
     from agentrt.settings import Settings
 
     settings = Settings()
-    return connect(settings.require_database_url(), direct_url=settings.direct_database_url or "")
+    direct_url = settings.direct_database_url or ""
+    return connect(settings.require_database_url(), direct_url=direct_url, outage=_tell_outage)
+
+
+def _tell_outage(problem: str | None) -> None:
+    if problem is None:
+        typer.echo("The database answers again.", err=True)
+    else:
+        warn(f"{problem}. Trying again; Ctrl-C leaves, the session goes on.")
 
 
 @app.command()

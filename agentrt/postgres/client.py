@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Self
 from uuid import UUID
 
@@ -74,14 +74,22 @@ _JSON_COLUMNS = frozenset({"suspension", "outcome", "config", "labels"})
 class PostgresClientStore:
     """A pool of connections and, while something is followed, one that listens. Belongs to one event loop."""
 
-    def __init__(self, options: DatabaseOptions, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    def __init__(
+        self,
+        options: DatabaseOptions,
+        pool: asyncpg.Pool[asyncpg.Record],
+        *,
+        outage: Callable[[str | None], object] = lambda _: None,
+    ) -> None:
         self._options = options
         self._pool = pool
-        self._follower = Follower(options, read=self._read_page, renew=self._renew)
+        self._follower = Follower(options, read=self._read_page, renew=self._renew, outage=outage)
 
     @classmethod
-    async def connect(cls, url: str, *, direct_url: str = "") -> Self:
-        """Connect, and see whether somebody answers. ``direct_url``: see ``DatabaseOptions``.
+    async def connect(
+        cls, url: str, *, direct_url: str = "", outage: Callable[[str | None], object] = lambda _: None
+    ) -> Self:
+        """Connect, and see whether somebody answers. ``direct_url``: see ``DatabaseOptions``; ``outage``: ``Follower``.
 
         Raises:
             DatabaseUnavailable: nobody answers there.
@@ -90,12 +98,15 @@ class PostgresClientStore:
         options = DatabaseOptions(url=url, direct_url=direct_url, statement_seconds=_CALL_SECONDS, lock_seconds=10)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
+                # No floor: the driver would restore it at once, over and over, while the server is away.
                 pool = await asyncpg.create_pool(
-                    url, connect=opener(options, Role.CLIENT), min_size=1, max_size=_CONNECTIONS
+                    url, connect=opener(options, Role.CLIENT), min_size=0, max_size=_CONNECTIONS
                 )
+                async with pool.acquire():
+                    pass
         except CONNECTION_ERRORS as error:
             raise translate(error, url=url) from error
-        return cls(options, pool)
+        return cls(options, pool, outage=outage)
 
     async def create_session(self, agent: str, message: str | None, options: Mapping[str, Any]) -> SessionId:
         called = "select agentrt.create_session($1, $2, $3)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
@@ -21,6 +22,7 @@ from agentrt.core.errors import (
 from agentrt.ports import StatementTimeout, UnstorableBatch
 
 _UNSTORABLE = ("22", "23", "54")
+_NO_DATABASE = "3D000"
 _CONFIGURATION = ("28", "3D", "42501")  # authorization, no such database, no such right
 _MISSING = ("3F000", "42P01", "42883", "42703", "42P02")  # schema, table, function, column, parameter
 
@@ -36,17 +38,39 @@ _NOTHING_WRITTEN: Mapping[str, type[DatabaseUnavailable]] = {
     "57014": StatementTimeout,  # statement_timeout, or an operator's pg_cancel_backend
 }
 
+_WHY: Mapping[type[BaseException], str] = {
+    ConnectionRefusedError: "connection refused",
+    PermissionError: "permission denied",
+    socket.gaierror: "no such host",
+}
+
 CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What a call of the driver raises when it does not do what it was asked to."""
 
 
 def location(url: str) -> str:
-    """``url`` for people: no password, no options."""
+    """``url`` for people: no password, and of the options only a host."""
     try:
         parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        host = parse_qs(parts.query).get("host", [""])[0]
     except ValueError:
         return "the database"
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{where}?host={host}" if host else where
+
+
+def _unreachable(error: BaseException, url: str) -> str:
+    """Who does not answer, and what to do: a socket is a server's of this machine, such as that of ``agentrt dev``."""
+    try:
+        parts = urlsplit(url)
+        server = parse_qs(parts.query).get("host", [""])[0] or parts.netloc.rpartition("@")[2]
+    except ValueError:
+        server = ""
+    why = _WHY.get(type(error)) or _words(error)
+    if server.startswith("/"):
+        why = "no such socket" if isinstance(error, FileNotFoundError) else why
+        return f"no Postgres answers at {server} ({why}): is it running? `agentrt dev` starts one of its own"
+    return f"no Postgres answers at {server or location(url)} ({why}): start it, or correct AGENTRT_DATABASE_URL"
 
 
 def translate(error: BaseException, *, url: str, proven: bool = False) -> AgentrtError | UnstorableBatch:
@@ -73,7 +97,7 @@ def _translate(error: BaseException, url: str) -> AgentrtError | UnstorableBatch
         case TimeoutError():
             return DatabaseUnavailable(f"{location(url)} did not answer in time")
         case _:
-            return DatabaseUnavailable(f"{location(url)} is not reachable: {_words(error)}")
+            return DatabaseUnavailable(_unreachable(error, url))
 
 
 def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | UnstorableBatch:
@@ -85,6 +109,8 @@ def _of_sqlstate(error: asyncpg.PostgresError, url: str) -> AgentrtError | Unsto
         return UnstorableBatch(f"{words} (SQLSTATE {state})")
     if state in _MISSING:
         return SchemaMismatch(f"{location(url)} has no schema of agentrt that fits ({words}): run `agentrt migrate`")
+    if state == _NO_DATABASE:
+        return ConfigurationError(f"{location(url)}: {words}: create it (createdb), or correct AGENTRT_DATABASE_URL")
     if state.startswith(_CONFIGURATION):
         return ConfigurationError(f"{location(url)} refuses: {words}")
     return _NOTHING_WRITTEN.get(state, DatabaseUnavailable)(f"{location(url)}: {words} (SQLSTATE {state})")

@@ -30,6 +30,7 @@ class Follower:
         options: Where to listen.
         read: Entries of a session behind a seq, at most ``PAGE_ENTRIES``.
         renew: Says for ``FOLLOW_SECONDS`` that somebody follows the session.
+        outage: Called once when the database answers no longer, with what is wrong, and with None when it does again.
     """
 
     def __init__(
@@ -38,9 +39,12 @@ class Follower:
         *,
         read: Callable[[SessionId, int], Awaitable[Sequence[Entry]]],
         renew: Callable[[SessionId], Awaitable[None]],
+        outage: Callable[[str | None], object] = lambda _: None,
     ) -> None:
         self._read = read
         self._renew = renew
+        self._outage = outage
+        self._away = False
         self._waiting: dict[SessionId, set[asyncio.Event]] = {}
         self._listener = Listener(
             options, {JOURNAL: self._tell}, connected=lambda _: self._tell(None), unavailable=lambda _: None
@@ -69,10 +73,12 @@ class Follower:
                         await self._renew(session_id)
                         renewed_at = time.monotonic()
                     page = await self._read(session_id, after_seq)
+                    self._tell_outage(None)
                 except NotFound:
                     return
-                except DatabaseUnavailable:
+                except DatabaseUnavailable as error:
                     page = ()
+                    self._tell_outage(str(error))
                     await asyncio.sleep(random.uniform(0.1, _LONGEST_PAUSE_SECONDS))  # noqa: S311 - no secret
 
     @contextmanager
@@ -99,6 +105,11 @@ class Follower:
         with suppress(TimeoutError):
             async with asyncio.timeout(random.uniform(0.5, 1.0) * poll_seconds):  # noqa: S311 - spreads clients
                 await event.wait()
+
+    def _tell_outage(self, problem: str | None) -> None:
+        if self._away == (problem is None):
+            self._away = problem is not None
+            self._outage(problem)
 
     def _tell(self, names: Names) -> None:
         ids = ids_of(names)

@@ -113,7 +113,7 @@ async def test_a_schema_that_is_missing_is_refused_with_the_command_to_run(empty
 @pytest.mark.parametrize(
     ("url", "error", "words"),
     [
-        ("postgresql://user:secret@127.0.0.1:1/app", DatabaseUnavailable, "127.0.0.1:1/app"),
+        ("postgresql://user:secret@127.0.0.1:1/app", DatabaseUnavailable, "127.0.0.1:1 "),
         ("postgresql://user:secret@nowhere.invalid/app", DatabaseUnavailable, "nowhere.invalid"),
         ("mysql://user:secret@127.0.0.1/app", ConfigurationError, "mysql://127.0.0.1/app"),
         ("postgresql://user:secret@127.0.0.1:port/app", ConfigurationError, "127.0.0.1:port"),
@@ -129,9 +129,27 @@ async def test_a_url_that_leads_nowhere_is_named_without_its_password(
     assert "secret" not in location(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://me:secret@127.0.0.1:1/app", r"at 127\.0\.0\.1:1 \(connection refused\): start it, or correct"),
+        ("postgresql:///app?host=/nowhere/postgres", r"at /nowhere/postgres \(no such socket\): .*agentrt dev"),
+        ("postgresql://nowhere.invalid/app", r"at nowhere\.invalid \(no such host\)"),
+    ],
+)
+async def test_a_server_that_does_not_answer_is_named_with_the_reason_and_what_to_do(url: str, words: str) -> None:
+    with pytest.raises(DatabaseUnavailable, match=f"no Postgres answers {words}"):
+        await connect(DatabaseOptions(url=url), Role.CLAIM)
+
+
+def test_of_a_urls_options_only_the_host_is_shown() -> None:
+    url = "postgresql://me@/app?password=secret&host=/run/postgres"
+    assert location(url) == "postgresql:///app?host=/run/postgres"
+
+
 async def test_a_database_that_does_not_exist_is_a_configuration_error(server: Server) -> None:
     url = server.url.replace("/postgres?", "/nothing?") if "?" in server.url else f"{server.url}_nothing"
-    with pytest.raises(ConfigurationError, match="nothing"):
+    with pytest.raises(ConfigurationError, match=r"nothing.*create it"):
         await connect(DatabaseOptions(url=url), Role.CLAIM)
 
 
