@@ -21,6 +21,8 @@ from agentrt.postgres.pool import DatabaseOptions, Role, opener
 from agentrt.postgres.writing import answers, append_arguments
 
 _CONFLICTS = ("40001", "40P01", "55P03")  # serialization failure, deadlock, the session row stayed locked
+_DISTURBED = ("25", "42")  # our own statement, in a state of the transaction that only the tool can have made
+_TOO_LATE = "ctx.connection was used after its call had ended"
 
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
@@ -93,23 +95,35 @@ class _PostgresToolTransaction:
         self._connection: Connection | None = None
         self._transaction: Transaction | None = None
         self._transaction_id: str | None = None
+        self._opening = asyncio.Lock()
         self._broken = False
+        self._over = False
+        self._closed = False
 
     async def connection(self) -> Any:
-        if self._connection is None:
-            self._connection = await self._connections.acquire()
-            with self._watched():
-                async with asyncio.timeout(self._options.statement_seconds):
-                    self._transaction = self._connection.transaction(isolation="read_committed")
-                    await self._transaction.start()
-                    self._transaction_id = await self._connection.fetchval("select pg_current_xact_id()::text")
-        return self._connection
+        if self._over:
+            raise ToolTransactionBroken(_TOO_LATE)
+        return await self._begun()
+
+    async def _begun(self) -> Connection:
+        async with self._opening:
+            if self._closed:
+                raise ToolTransactionBroken(_TOO_LATE)
+            if self._connection is None:
+                self._connection = await self._connections.acquire()
+                with self._watched():
+                    async with asyncio.timeout(self._options.statement_seconds):
+                        self._transaction = self._connection.transaction(isolation="read_committed")
+                        await self._transaction.start()
+                        self._transaction_id = await self._connection.fetchval("select pg_current_xact_id()::text")
+            return self._connection
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, asyncpg.PostgresError) and error.sqlstate in _CONFLICTS
 
     async def commit(self, write: Write) -> Written:
-        connection = await self.connection()
+        self._over = True
+        connection = await self._begun()
         with self._watched():
             async with asyncio.timeout(self._options.statement_seconds + self._options.lock_seconds):
                 written = await self._last_statement(connection, write)
@@ -134,40 +148,60 @@ class _PostgresToolTransaction:
 
     async def _last_statement(self, connection: Connection, write: Write) -> Written:
         try:
-            present = await connection.fetchval(
-                "select pg_current_xact_id_if_assigned()::text from "
-                "set_config('idle_in_transaction_session_timeout', $1, true) i, set_config('lock_timeout', $2, true) l",
-                str(round(self._options.idle_transaction_seconds * 1000)),
-                str(round(self._options.lock_seconds * 1000)),
-            )
+            present = await self._in_our_way(connection)
+            if present != self._transaction_id or not connection.is_in_transaction():
+                raise ToolTransactionBroken(
+                    "the tool committed, rolled back or began a transaction on ctx.connection: the transaction belongs "
+                    "to agentrt, use `async with connection.transaction()` for savepoints"
+                )
+            rows = await connection.fetch(statements.APPEND_WAITING, *append_arguments(self._worker_id, [write]))
         except asyncpg.InFailedSQLTransactionError as error:
             raise ToolTransactionBroken(
                 "a statement on ctx.connection failed and the tool went on: let the error out, or use a savepoint "
                 "(`async with connection.transaction()`)"
             ) from error
-        if present != self._transaction_id or not connection.is_in_transaction():
-            raise ToolTransactionBroken(
-                "the tool committed, rolled back or began a transaction on ctx.connection: the transaction belongs "
-                "to agentrt, use `async with connection.transaction()` for savepoints"
-            )
-        rows = await connection.fetch(statements.APPEND_WAITING, *append_arguments(self._worker_id, [write]))
+        except asyncpg.PostgresError as error:
+            if (error.sqlstate or "").startswith(_DISTURBED):
+                raise ToolTransactionBroken(
+                    f"the tool left the transaction on ctx.connection in a state in which its result cannot be "
+                    f"written: {error}"
+                ) from error
+            raise
         return answers(rows)[0]
 
+    async def _in_our_way(self, connection: Connection) -> Any:
+        """Undo what the tool may have set; returns the id of the present transaction."""
+        settings = {
+            "role": "none",
+            "client_encoding": "UTF8",
+            "statement_timeout": str(round(self._options.statement_seconds * 1000)),
+            "idle_in_transaction_session_timeout": str(round(self._options.idle_transaction_seconds * 1000)),
+            "lock_timeout": str(round(self._options.lock_seconds * 1000)),
+        }
+        return await connection.fetchval(
+            "select pg_current_xact_id_if_assigned()::text from "
+            "(select count(set_config(s.name, s.value, true)) from unnest($1::text[], $2::text[]) s (name, value)) c",
+            list(settings),
+            list(settings.values()),
+        )
+
     async def rollback(self) -> None:
+        self._over = True
         transaction, self._transaction = self._transaction, None
         if transaction is not None and not self._broken:
-            with self._watched():
+            with suppress(DatabaseUnavailable), self._watched():  # it is cut then: the server rolls back
                 async with asyncio.timeout(self._options.statement_seconds):
                     await transaction.rollback()
 
     async def close(self) -> None:
         """Roll back what was not committed, and give the connection back."""
-        connection, self._connection = self._connection, None
+        self._over = True
+        async with self._opening:
+            self._closed = True
+            connection, self._connection = self._connection, None
         if connection is None:
             return
         try:
             await self.rollback()
-        except DatabaseUnavailable:
-            pass  # cut: the server rolls back
         finally:
             await self._connections.release(connection, broken=self._broken)

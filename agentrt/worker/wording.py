@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pydantic_core import to_json
@@ -43,7 +43,8 @@ def result_text(value: Any) -> str:
 
 
 def _ascii_json(value: Any) -> str:
-    for text_of in (lambda: json.dumps(value, default=repr), lambda: repr(value)):
+    ways: tuple[Callable[[], str], ...] = (lambda: json.dumps(value, default=repr), lambda: repr(value))
+    for text_of in ways:
         try:
             return str.__str__(text_of())
         except Exception:  # noqa: BLE001, S112 - the user's other code, as above

@@ -219,3 +219,79 @@ async def test_a_tool_waits_for_a_free_connection(stage: Stage, database_url: st
             order.append("first is over")
         await waiting
         assert order == ["first", "first is over", "second"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "set local role agentrt_observer",
+        "set local client_encoding = latin1",
+        "set local statement_timeout = 200",
+        "set local lock_timeout = 1",
+        "set local search_path = pg_temp",
+    ],
+)
+async def test_what_a_tool_sets_does_not_reach_our_own_statement(
+    calling: tuple[Owner, Held], stage: Stage, connect: Connect, setting: str
+) -> None:
+    owner, held = calling
+    other = await connect()
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        await (await transaction.connection()).execute(setting)
+        await other.execute("begin; select from agentrt.sessions for update")
+        committing = asyncio.ensure_future(transaction.commit(held.write(result("é"))))
+        async with asyncio.timeout(5):
+            while not await stage.connection.fetchval(_WAITS_LONG):
+                pass
+        await other.execute("rollback")
+        assert (await committing).answer is Answer.WRITTEN
+    assert (await stage.types(held.id))[-1] == "tool_result"
+
+
+_WAITS_LONG = """
+  select exists (
+    select from pg_stat_activity where application_name = 'agentrt tool' and wait_event_type = 'Lock'
+      and clock_timestamp() - query_start > interval '300 ms'
+  )
+"""
+
+
+async def test_a_transaction_in_which_nothing_can_be_written_is_told_once(
+    calling: tuple[Owner, Held], stage: Stage
+) -> None:
+    owner, held = calling
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        await (await transaction.connection()).execute("set transaction read only")
+        with pytest.raises(ToolTransactionBroken, match="read-only"):
+            await transaction.commit(held.write(result()))
+    assert (await stage.types(held.id))[-1] != "tool_result"
+
+
+async def test_a_call_that_has_ended_opens_no_transaction(calling: tuple[Owner, Held], stage: Stage) -> None:
+    """What is left of it would believe its writes to be kept, and nobody would give its connection back."""
+    owner, held = calling
+    async with owner.store.tool_transaction(owner.id) as rolled_back:
+        await rolled_back.rollback()
+        with pytest.raises(ToolTransactionBroken, match="ended"):
+            await rolled_back.connection()
+    async with owner.store.tool_transaction(owner.id) as committed:
+        assert (await committed.commit(held.write(result()))).answer is Answer.WRITTEN
+    for transaction in (rolled_back, committed):
+        with pytest.raises(ToolTransactionBroken, match="ended"):
+            await transaction.connection()
+
+
+async def test_a_rollback_under_a_running_statement_cuts_the_connection(
+    calling: tuple[Owner, Held], stage: Stage
+) -> None:
+    owner, _ = calling
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        connection = await transaction.connection()
+        await connection.execute("insert into report values ('a')")
+        sleeping = asyncio.ensure_future(connection.execute("select pg_sleep(60)"))
+        await asyncio.sleep(0)
+        await transaction.rollback()
+    async with asyncio.timeout(5):
+        await asyncio.wait({sleeping})
+    assert sleeping.exception() is not None
+    assert await lines(stage.connection) == []
