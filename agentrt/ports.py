@@ -101,8 +101,9 @@ class KeeperStore(Protocol):
 class ReaperStore(Protocol):
     """One connection of the reaper's own, in the keeper's thread and loop."""
 
-    async def mark(self, worker_id: WorkerId) -> Sequence[WorkerId]:
-        """Declare dead who is dead; only when ``worker_id`` itself has renewed without a gap for two heartbeats."""
+    async def mark(self, worker_id: WorkerId) -> Mapping[WorkerId, str]:
+        """Declare dead who is dead, and name them; only when ``worker_id`` itself has renewed without a gap for two
+        heartbeats."""
 
     async def sweep(self, worker_id: WorkerId) -> Swept:
         """Free the sessions of owners that are not alive, set ``due``, expire approvals, prune; idempotent."""

@@ -141,15 +141,21 @@ def unresolved_unknowns(transcript: Transcript) -> frozenset[tuple[str, str]]:
 
 # --- the words that a model reads; the same every time --------------------------------------------------------------
 
+CUT_OFF: Final = "this call was started, and was cut off before it could report."
+
+
+def unknown(why: str = CUT_OFF) -> str:
+    """What a model reads of a call of which nobody knows whether it had its effect."""
+    why = why if why.endswith((".", "!", "?")) else f"{why}."
+    return (
+        f"The outcome is unknown: {why} The call may or may not have had its effect. Assume neither; find out before "
+        f"you rely on it or repeat it."
+    )
+
+
+UNKNOWN: Final = unknown()
+GONE: Final = unknown("this call was started, was cut off before it could report, and its tool is no longer available.")
 INTERRUPTED: Final = "Not run: the run was interrupted before this call began, or while it had no lasting effect."
-UNKNOWN: Final = (
-    "The outcome is unknown: this call was started, and was cut off before it could report. It may or may not have had "
-    "its effect. Assume neither; find out before you rely on it or repeat it."
-)
-GONE: Final = (
-    "The outcome is unknown: this call was started, was cut off before it could report, and its tool is no longer "
-    "available. Assume neither that it had its effect nor that it had not."
-)
 CRASHED: Final = "Crashed the worker: the process died twice while this call was running. It is not tried again."
 REJECTED: Final = "Not run: a person rejected this call."
 EXPIRED: Final = "Not run: nobody decided about this call in time."

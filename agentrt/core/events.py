@@ -47,11 +47,29 @@ class WorkerStalled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAborted(Event):
+    """The process ends at once: something could not be stopped before others may own its sessions."""
+
+    worker_id: WorkerId
+    reason: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReaped(Event):
-    """This worker declared another dead."""
+    """This worker declared another dead, whose id and name these are."""
 
     worker_id: WorkerId
     reaped: WorkerId
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReapFailed(Event):
+    """This worker could not look for dead ones, or not free their sessions; it tries again."""
+
+    worker_id: WorkerId
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +227,20 @@ class ModelRetried(SessionEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserCodeFailed(SessionEvent):
+    """A function that belongs to a tool raised, or returned what it must not; ``what`` is its name in ``tool``, such
+    as ``reconcile``. ``traceback`` is for the log only."""
+
+    tool: str
+    what: str
+    error: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFinished(SessionEvent):
+    """``tool`` is ``unknown`` when the agent has no such tool: the journal has the name that the model gave."""
+
     tool: str
     tool_call_id: str
     outcome: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -97,8 +97,8 @@ class PostgresReaperStore:
     def __init__(self, options: DatabaseOptions) -> None:
         self._connection = RoleConnection(options, Role.REAPER)
 
-    async def mark(self, worker_id: WorkerId) -> Sequence[WorkerId]:
-        return [WorkerId(row["id"]) for row in await self._connection.fetch(statements.MARK, worker_id)]
+    async def mark(self, worker_id: WorkerId) -> Mapping[WorkerId, str]:
+        return {WorkerId(row["id"]): row["name"] for row in await self._connection.fetch(statements.MARK, worker_id)}
 
     async def sweep(self, worker_id: WorkerId) -> Swept:
         row = (await self._connection.fetch(statements.SWEEP, worker_id, SWEEP_ROWS))[0]

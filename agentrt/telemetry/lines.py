@@ -17,7 +17,9 @@ NAMES: Mapping[type[Event], tuple[str, str]] = {
     events.WorkerDraining: ("worker.draining", INFO),
     events.WorkerStopped: ("worker.stopped", INFO),
     events.WorkerStalled: ("worker.stalled", ERROR),
+    events.WorkerAborted: ("worker.aborted", ERROR),
     events.WorkerReaped: ("worker.reaped", WARNING),
+    events.ReapFailed: ("reap.failed", WARNING),
     events.SelfFenced: ("worker.self_fenced", ERROR),
     events.HeartbeatSucceeded: ("heartbeat.succeeded", DEBUG),
     events.HeartbeatFailed: ("heartbeat.failed", WARNING),
@@ -39,6 +41,7 @@ NAMES: Mapping[type[Event], tuple[str, str]] = {
     events.SessionCrashed: ("session.crashed", ERROR),
     events.TurnFinished: ("turn.finished", INFO),
     events.ModelRetried: ("model.retried", WARNING),
+    events.UserCodeFailed: ("user_code.failed", WARNING),
     events.ToolFinished: ("tool.finished", INFO),
 }
 """Name and level of the line that each event becomes."""

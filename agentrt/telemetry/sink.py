@@ -10,11 +10,9 @@ from agentrt.telemetry.lines import line
 from agentrt.telemetry.logs import Logs
 from agentrt.telemetry.metrics import Metrics
 
-LAST_WORDS_SECONDS = 0.2
-
 
 class Telemetry:
-    """An ``EventSink``: safe in any thread, never waits (but 0.2 s for what may be last words), never raises."""
+    """An ``EventSink``: safe in any thread, never waits, never raises."""
 
     def __init__(self, logs: Logs, metrics: Metrics) -> None:
         self._logs = logs
@@ -28,8 +26,6 @@ class Telemetry:
             self._worker_id = str(event.worker_id)
         name, level, keys = line(event)
         self._logs.line(name, level, self._with_worker(keys))
-        if isinstance(event, events.SelfFenced | events.WorkerStalled | events.WarningRaised):
-            self._logs.writer.flush(LAST_WORDS_SECONDS)  # the process may be about to end itself
 
     def _with_worker(self, keys: dict[str, Any]) -> dict[str, Any]:
         return keys if "worker_id" in keys or self._worker_id is None else {**keys, "worker_id": self._worker_id}

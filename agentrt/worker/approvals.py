@@ -12,6 +12,7 @@ from agentrt.agents import InvalidArguments, Tool
 from agentrt.core.content import Content, ToolCall
 from agentrt.core.journal import ApprovalRequested
 from agentrt.worker.activation import Activation
+from agentrt.worker.invoke import tell_failed
 
 REQUIRED: Final = "required"
 """The tool says so."""
@@ -56,14 +57,15 @@ async def reason_to_ask(activation: Activation, call: ToolCall) -> str | None:
         arguments = tool.parse(call.arguments)
     except InvalidArguments:
         return None
-    return REQUIRED if await _requires_approval(tool, arguments) else None
+    return REQUIRED if await _requires_approval(activation, tool, arguments) else None
 
 
-async def _requires_approval(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+async def _requires_approval(activation: Activation, tool: Tool, arguments: Mapping[str, Any]) -> bool:
     if not callable(tool.requires_approval):
         return bool(tool.requires_approval)
     try:
         answer = tool.requires_approval(**arguments)
         return bool(await answer if inspect.isawaitable(answer) else answer)
-    except Exception:  # noqa: BLE001 - the user's predicate: one that raises means yes
+    except Exception as error:  # noqa: BLE001 - the user's predicate: one that raises means yes
+        tell_failed(activation, tool, "requires_approval", error=error)
         return True

@@ -17,7 +17,7 @@ from agentrt.core.events import WarningRaised, WorkerDraining, WorkerStopped
 from agentrt.worker.claimer import Offering
 from agentrt.worker.holding import Holding
 from agentrt.worker.incarnation import Incarnation, MakeRunner, RunSession, WorkerParts
-from agentrt.worker.keeper import EXIT_CODE
+from agentrt.worker.keeper import abort
 from agentrt.worker.pacing import Backoff, jittered
 
 __all__ = ["Daemon", "MakeRunner", "RunSession", "WorkerParts"]
@@ -128,8 +128,7 @@ class Daemon:
             if holding in cancelled:
                 if now >= cancelled[holding] + _LAST_SECONDS:
                     words = f"{holding!r} did not stop within {_LAST_SECONDS:g} s of being cancelled"
-                    self._emit(WarningRaised(message=f"the process ends at once (exit code {EXIT_CODE}): {words}"))
-                    self._parts.leave(EXIT_CODE)
+                    abort(incarnation.worker.id, words, emit=self._emit, leave=self._parts.leave)
             elif now >= self._due(holding):
                 cancelled[holding] = now
                 if holding.task is not None:

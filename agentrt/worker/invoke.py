@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from agentrt.agents import Deferred, Done, NotDone, NotExecuted, Tool, ToolContext, ToolError, Unknown
+from agentrt.core.events import UserCodeFailed
 from agentrt.core.journal import ToolOutcome
 from agentrt.worker.activation import Activation
-from agentrt.worker.wording import cut, error_text, result_text
+from agentrt.worker.wording import cut, error_text, result_text, trace_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class End:
     cause: BaseException | None = field(default=None, repr=False)
 
 
-class _TimeLimit(Exception):
+class TimeLimitExceeded(Exception):
     """The call took longer than it may."""
 
 
@@ -41,9 +42,8 @@ async def invoke(activation: Activation, tool: Tool, *, context: ToolContext, ar
         return End(outcome=ToolOutcome.ERROR, content=cut(str(error), settings.tool_result_max_bytes))
     except NotExecuted as error:
         return End(outcome=ToolOutcome.NOT_RUN, content=cut(f"Not executed: {error}", settings.tool_result_max_bytes))
-    except _TimeLimit:
-        content = f"{tool.name} took longer than its time limit of {limit:g} seconds."
-        return End(outcome=ToolOutcome.TIMEOUT, content=content, known=False)
+    except TimeLimitExceeded as error:
+        return End(outcome=ToolOutcome.TIMEOUT, content=f"{tool.name} {error}", known=False)
     except Exception as error:  # noqa: BLE001 - a tool call: one of the five borders
         content = error_text(error, activation.deps.secrets)
         return End(outcome=ToolOutcome.ERROR, content=content, known=False, cause=error)
@@ -60,9 +60,23 @@ async def reconcile(
     limit = tool.timeout_seconds or activation.deps.settings.tool_seconds
     try:
         answer = await _call(activation, partial(tool.reconcile, context, **arguments), limit=limit, context=context)
-    except Exception:  # noqa: BLE001 - the user's other code: one of the five borders
+        return _reconciled(answer)
+    except Exception as error:  # noqa: BLE001 - the user's other code: one of the five borders
+        tell_failed(activation, tool, "reconcile", error=error)
         return Unknown()
-    return answer if isinstance(answer, Done | NotDone | Unknown) else Unknown()
+
+
+def _reconciled(answer: object) -> Done | NotDone | Unknown:
+    if isinstance(answer, Done | NotDone | Unknown):
+        return answer
+    raise TypeError(f"it returned {type(answer).__name__}, not Done, NotDone or Unknown")
+
+
+def tell_failed(activation: Activation, tool: Tool, what: str, *, error: Exception) -> None:
+    """Tell observers that a function which belongs to ``tool`` raised."""
+    secrets = activation.deps.secrets
+    words, trace = error_text(error, secrets), trace_text(error, secrets)
+    activation.tell(UserCodeFailed, tool=tool.name, what=what, error=words, traceback=trace)
 
 
 async def _call(activation: Activation, function: Callable[[], Any], *, limit: float, context: ToolContext) -> Any:
@@ -85,7 +99,7 @@ async def _limited(begin: Callable[[], Any], *, limit: float) -> Any:
             return await begin()
     except TimeoutError:
         if timer.expired():
-            raise _TimeLimit from None
+            raise TimeLimitExceeded(f"took longer than its time limit of {limit:g} seconds.") from None
         raise
     except asyncio.CancelledError:
         task = asyncio.current_task()

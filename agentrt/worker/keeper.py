@@ -14,18 +14,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from agentrt.core.errors import DatabaseUnavailable
+from agentrt.core.errors import AgentrtError, DatabaseUnavailable
 from agentrt.core.events import (
     HeartbeatFailed,
     HeartbeatSucceeded,
     LoopLagged,
+    ReapFailed,
     SelfFenced,
     SessionEnded,
     WarningRaised,
+    WorkerAborted,
     WorkerReaped,
     WorkerStalled,
 )
-from agentrt.core.session import FencingToken, SessionId
+from agentrt.core.session import FencingToken, SessionId, WorkerId
 from agentrt.ports import (
     EventSink,
     KeeperStore,
@@ -67,6 +69,12 @@ class KeeperHandlers:
     """The database does not know this worker as living any more. ``fenced`` came before."""
     failed: Callable[[BaseException], None]
     """The first registration failed; the thread has ended."""
+
+
+def abort(worker_id: WorkerId, reason: str, *, emit: EventSink, leave: Callable[[int], object]) -> None:
+    """End the process now, and say why."""
+    emit(WorkerAborted(worker_id=worker_id, reason=reason, exit_code=EXIT_CODE))
+    leave(EXIT_CODE)
 
 
 class Keeper:
@@ -189,8 +197,7 @@ class Keeper:
             asyncio.run(self._keep())
         except Exception as error:  # noqa: BLE001 - the border of a daemon loop
             if self._registered:  # nobody would stop this worker any more
-                self._emit(WarningRaised(message=f"the keeper ended: {error!r}"))
-                self._leave(EXIT_CODE)
+                self._abort(f"the keeper's thread ended: {type(error).__name__}: {error}")
             self._main.call(self._handlers.failed, error)
 
     async def _keep(self) -> None:
@@ -311,8 +318,8 @@ class Keeper:
             reaper = self._reaper
             if reaper is None:
                 reaper = self._reaper = await self._stores.reaper()
-            for reaped in await reaper.mark(self.worker.id):
-                self._emit(WorkerReaped(worker_id=self.worker.id, reaped=reaped))
+            for reaped, name in (await reaper.mark(self.worker.id)).items():
+                self._emit(WorkerReaped(worker_id=self.worker.id, reaped=reaped, name=name))
             more = True
             while more:
                 swept = await reaper.sweep(self.worker.id)
@@ -320,7 +327,7 @@ class Keeper:
                     self._emit(SessionEnded(**asdict(run), status="failed", code=EXHAUSTED))
                 more = swept.more
         except Exception as error:  # noqa: BLE001 - a daemon loop: others reap too, and we try again
-            self._emit(WarningRaised(message=f"cannot look for dead workers: {error}"))
+            self._emit(ReapFailed(worker_id=self.worker.id, error=str(error) or type(error).__name__))
             reaper, self._reaper = self._reaper, None
             if reaper is not None:
                 await _close(reaper)
@@ -335,9 +342,11 @@ class Keeper:
             why = "its connection broke" if self.fence.broken else "its renewals stopped"
             self._raise_fence(f"the keeper cannot prove the lease: {why}")
         if self.fenced and now >= self.fence.exit_at and (len(self._holdings) or self._threads_running()):
-            words = f"{len(self._holdings)} sessions and {self._threads_running()} tool threads outlive the lease"
-            self._emit(WarningRaised(message=f"the process ends at once (exit code {EXIT_CODE}): {words}"))
-            self._leave(EXIT_CODE)
+            held, threads = len(self._holdings), self._threads_running()
+            self._abort(f"{held} sessions and {threads} tool threads outlive the lease")
+
+    def _abort(self, reason: str) -> None:
+        abort(self.worker.id, reason, emit=self._emit, leave=self._leave)
 
     def _raise_fence(self, reason: str) -> None:
         if self.fenced:
@@ -374,8 +383,8 @@ async def _close(store: KeeperStore | ReaperStore) -> None:
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await store.close()
-    except Exception:  # noqa: BLE001, S110 - it is broken already, and nobody uses it any more
-        pass
+    except (AgentrtError, TimeoutError, OSError):
+        return  # it is broken already, and nobody uses it any more
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Final
 
 from agentrt.agents import Deferred, Done, Tool
+from agentrt.core.calls import unknown
 from agentrt.core.events import ToolFinished
 from agentrt.core.journal import ToolOutcome, ToolResult, ToolStarted
+from agentrt.core.session import CallId
 from agentrt.core.transcript import OpenCall
 from agentrt.ports import UnstorableBatch
 from agentrt.worker.activation import Activation
 from agentrt.worker.invoke import End
 from agentrt.worker.wording import cut, result_text, trace_text
 
-_UNKNOWN: Final = (
-    "It is not known whether this call had its effect: {why} Do not assume either way; find out by other means, or "
-    "ask, before you call it again."
-)
+NO_TOOL: Final = "unknown"
+"""What observers are told in place of a tool that the agent does not have."""
 
 
 def unknown_end(why: str) -> End:
     """Nobody can tell whether the call had its effect. ``why`` is a sentence."""
-    return End(outcome=ToolOutcome.UNKNOWN, content=_UNKNOWN.format(why=why))
+    return End(outcome=ToolOutcome.UNKNOWN, content=unknown(why))
 
 
 def done_end(activation: Activation, done: Done) -> End:
@@ -30,9 +30,9 @@ def done_end(activation: Activation, done: Done) -> End:
     return End(outcome=ToolOutcome.OK, content=cut(result_text(done.result), limit))
 
 
-def result_key(call: OpenCall) -> str:
+def result_key(call_id: CallId) -> str:
     """The dedup key of a call's result: there can be only one."""
-    return f"w:result:{call.call.call_id}"
+    return f"w:result:{call_id}"
 
 
 def result_of(call: OpenCall, end: End, *, seconds: float) -> ToolResult:
@@ -53,27 +53,29 @@ async def finish(activation: Activation, call: OpenCall, *, end: End, seconds: f
     Raises:
         LeaseLost: somebody else owns the session now.
     """
+    result, key = result_of(call, end, seconds=seconds), result_key(call.call.call_id)
     try:
-        await activation.append(result_of(call, end, seconds=seconds), dedup_key=result_key(call))
+        await activation.append(result, dedup_key=key)
     except UnstorableBatch as error:
         await activation.catch_up()
         if not is_open(activation, call):  # a client was faster: its result stands
             return
         end = unstorable_end(error)
-        await activation.append(result_of(call, end, seconds=seconds), dedup_key=result_key(call))
-    tell_finished(activation, call, end=end, seconds=seconds)
+        result = result_of(call, end, seconds=seconds)
+        await activation.append(result, dedup_key=key)
+    tell_finished(activation, result, cause=end.cause)
 
 
-def tell_finished(activation: Activation, call: OpenCall, *, end: End, seconds: float) -> None:
-    """Tell observers how a call ended, without its texts."""
+def tell_finished(activation: Activation, result: ToolResult, *, cause: BaseException | None = None) -> None:
+    """Tell observers how a call ended, without its texts: models invent tools, and would invent labels of metrics."""
     activation.tell(
         ToolFinished,
-        tool=call.call.tool,
-        tool_call_id=str(call.call.call_id),
-        outcome=str(end.outcome),
-        seconds=seconds,
-        error="" if end.cause is None else type(end.cause).__name__,
-        traceback="" if end.cause is None else trace_text(end.cause, activation.deps.secrets),
+        tool=result.tool if result.tool in activation.agent.tools else NO_TOOL,
+        tool_call_id=str(result.call_id),
+        outcome=str(result.outcome),
+        seconds=result.seconds,
+        error="" if cause is None else type(cause).__name__,
+        traceback="" if cause is None else trace_text(cause, activation.deps.secrets),
     )
 
 

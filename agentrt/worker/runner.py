@@ -18,6 +18,7 @@ from agentrt.worker.activation import Activation, Interrupted, RunnerDeps
 from agentrt.worker.approvals import MAY_REPEAT, approval_of
 from agentrt.worker.endings import crash_of
 from agentrt.worker.holding import Holding, event_keys
+from agentrt.worker.results import result_key, tell_finished
 from agentrt.worker.tools import run_tools
 from agentrt.worker.turn import Pause, ask_model
 from agentrt.worker.wording import without_secrets
@@ -125,7 +126,8 @@ async def _close(activation: Activation) -> None:
 async def _closed(activation: Activation, results: Sequence[ToolResult], *, first: tuple[NewEntry, ...] = ()) -> bool:
     """Commit these results, behind ``first``. False when a client has answered one of them meanwhile: plan again."""
     try:
-        await activation.append_entries([*first, *map(_keyed, results)])
+        keyed = [NewEntry(data=result, dedup_key=result_key(result.call_id)) for result in results]
+        await activation.append_entries([*first, *keyed])
     except UnstorableBatch:
         await activation.catch_up()
         still_open = {call.call.call_id for call in activation.transcript.open_calls}
@@ -133,18 +135,8 @@ async def _closed(activation: Activation, results: Sequence[ToolResult], *, firs
             raise
         return False
     for result in results:
-        activation.tell(
-            events.ToolFinished,
-            tool=result.tool,
-            tool_call_id=str(result.call_id),
-            outcome=str(result.outcome),
-            seconds=result.seconds,
-        )
+        tell_finished(activation, result)
     return True
-
-
-def _keyed(result: ToolResult) -> NewEntry:
-    return NewEntry(data=result, dedup_key=f"w:result:{result.call_id}")
 
 
 # --- endings --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from agentrt.agents import Done, InvalidArguments, NotDone, Tool, ToolContext
@@ -144,7 +145,9 @@ class _Once:
         if end.known:
             return end
         settled = await self._settle(context, arguments, why=end.content)
-        return settled or End(outcome=end.outcome, content=f"{end.content} It had no effect.", cause=end.cause)
+        if settled is not None:
+            return replace(settled, cause=end.cause)
+        return End(outcome=end.outcome, content=f"{end.content} It had no effect.", cause=end.cause)
 
     async def _settle(self, context: ToolContext, arguments: dict[str, object], *, why: str) -> End | None:
         """What ``reconcile`` says of a call whose end was not seen; None when it had no effect."""

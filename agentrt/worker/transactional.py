@@ -76,15 +76,16 @@ async def _run_in(
         if end.cause is not None and (transaction.is_conflict(end.cause) or _undone(end.cause)):
             raise ToolTransactionConflict(end.content)
         return end
+    result = result_of(call, end, seconds=seconds)
     if end.deferred is not None:
         new = new_entries([deferral_of(call, tool, end.deferred)])
     else:
-        new = new_entries([result_of(call, end, seconds=seconds)], dedup_key=result_key(call))
+        new = new_entries([result], dedup_key=result_key(result.call_id))
     async with activation.writing:
         written = await activation.deps.committer.append_in(activation.holding, transaction, entries=new)
         await activation.absorb(new, written)
     if end.deferred is None:
-        tell_finished(activation, call, end=end, seconds=seconds)
+        tell_finished(activation, result)
     return None
 
 

@@ -196,8 +196,8 @@ async def test_a_claim_in_flight_cannot_be_overtaken_by_the_reap_of_its_worker(
 
     async with claiming.transaction():
         await claiming.fetch(statement("claim"), owner.id, ["default"], [AGENT], ["v1"], 1, 1)
-        assert await judge.reaper.mark(judge.id) == []  # does not wait for the claim either
-    assert await judge.reaper.mark(judge.id) == [owner.id]
+        assert list(await judge.reaper.mark(judge.id)) == []  # does not wait for the claim either
+    assert list(await judge.reaper.mark(judge.id)) == [owner.id]
 
     assert (await judge.reaper.sweep(judge.id)).requeued == 1
     assert (await judge.take()).id == session

@@ -117,7 +117,7 @@ async def test_a_reap_that_comes_while_an_append_holds_the_row_takes_over_behind
 
     async with appending.connection.transaction():
         assert await appending.append(session, {"type": "assistant_message", "data": {"content": []}}) == "written"
-        assert await judge.reaper.mark(judge.id) == [owner.id]
+        assert list(await judge.reaper.mark(judge.id)) == [owner.id]
         assert (await judge.reaper.sweep(judge.id)).requeued == 0  # skipped, not waited for
     assert (await judge.reaper.sweep(judge.id)).requeued == 1
     taken = await judge.take()

@@ -115,7 +115,7 @@ async def test_an_expired_worker_is_reaped_its_session_charged_and_all_it_writes
     judge = await judge_of(hire, stage.connection)
     await expire_lease(stage.connection, owner.id)
 
-    assert await judge.reaper.mark(judge.id) == [owner.id]
+    assert list(await judge.reaper.mark(judge.id)) == [owner.id]
     swept = await judge.reaper.sweep(judge.id)
 
     assert (swept.requeued, swept.failed, swept.more) == (1, 0, False)
@@ -161,7 +161,7 @@ async def test_a_worker_whose_connection_died_is_dead_after_two_silent_heartbeat
     assert owner.liveness_key is not None
 
     await silence(stage.connection, owner.id, 4.5)  # two heartbeats of 2 s
-    assert await judge.reaper.mark(judge.id) == []  # slow, but its connection lives
+    assert list(await judge.reaper.mark(judge.id)) == []  # slow, but its connection lives
 
     await silence(stage.connection, owner.id, 1)
     await stage.connection.execute(
@@ -172,10 +172,10 @@ async def test_a_worker_whose_connection_died_is_dead_after_two_silent_heartbeat
     while await stage.connection.fetchval("select count(*) from pg_locks where locktype = 'advisory'") > 1:
         pass
     judge = await judge_of(hire, stage.connection)
-    assert await judge.reaper.mark(judge.id) == []  # it may be connecting anew
+    assert list(await judge.reaper.mark(judge.id)) == []  # it may be connecting anew
 
     await silence(stage.connection, owner.id, 4.5)
-    assert await judge.reaper.mark(judge.id) == [owner.id]
+    assert list(await judge.reaper.mark(judge.id)) == [owner.id]
 
 
 async def test_without_a_liveness_lock_only_the_lease_counts(hire: HireOwner, stage: Stage) -> None:
@@ -183,9 +183,9 @@ async def test_without_a_liveness_lock_only_the_lease_counts(hire: HireOwner, st
     owner = await (await hire()).reborn()
     judge = await judge_of(hire, stage.connection)
     await silence(stage.connection, owner.id, 14)
-    assert await judge.reaper.mark(judge.id) == []
+    assert list(await judge.reaper.mark(judge.id)) == []
     await expire_lease(stage.connection, owner.id)
-    assert await judge.reaper.mark(judge.id) == [owner.id]
+    assert list(await judge.reaper.mark(judge.id)) == [owner.id]
 
 
 async def test_two_judges_who_try_the_same_lock_do_not_take_each_other_for_the_worker(
@@ -198,7 +198,7 @@ async def test_two_judges_who_try_the_same_lock_do_not_take_each_other_for_the_w
     other = await connect()
     async with other.transaction():
         await other.execute("select pg_try_advisory_xact_lock_shared($1)", owner.liveness_key)
-        assert await judge.reaper.mark(judge.id) == [owner.id]
+        assert list(await judge.reaper.mark(judge.id)) == [owner.id]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ async def test_a_worker_that_is_in_no_state_to_judge_reaps_nobody(
     judge = await judge_of(hire, stage.connection)
     await stage.connection.execute(f"update agentrt.workers set {change} where id = $1", judge.id)
     await expire_lease(stage.connection, owner.id)
-    assert await judge.reaper.mark(judge.id) == [], why
+    assert list(await judge.reaper.mark(judge.id)) == [], why
 
 
 async def test_a_gap_between_renewals_begins_the_judges_probation_anew(hire: HireOwner, stage: Stage) -> None:
@@ -229,11 +229,11 @@ async def test_a_gap_between_renewals_begins_the_judges_probation_anew(hire: Hir
         "update agentrt.workers set renewed_at = renewed_at - interval '5 s' where id = $1", judge.id
     )
     await judge.renew()
-    assert await judge.reaper.mark(judge.id) == []
+    assert list(await judge.reaper.mark(judge.id)) == []
 
     await may_judge(stage.connection, judge.id)
     await judge.renew()
-    assert await judge.reaper.mark(judge.id) == [owner.id]
+    assert list(await judge.reaper.mark(judge.id)) == [owner.id]
 
 
 async def test_who_renews_in_time_is_never_marked_however_the_judge_races(hire: HireOwner, stage: Stage) -> None:
@@ -243,7 +243,7 @@ async def test_who_renews_in_time_is_never_marked_however_the_judge_races(hire: 
         await expire_lease(stage.connection, owner.id)
         await judge.renew()
         marked, renewal = await asyncio.gather(judge.reaper.mark(judge.id), owner.renew())
-        assert (renewal.state is WorkerState.DEAD) == (marked == [owner.id])
+        assert (renewal.state is WorkerState.DEAD) == (list(marked) == [owner.id])
         if marked:
             owner = await owner.reborn()
 

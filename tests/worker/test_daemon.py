@@ -23,6 +23,7 @@ from agentrt.core.events import (
     SessionLost,
     SessionReleased,
     SlotsChanged,
+    WorkerAborted,
     WorkerDraining,
     WorkerStarted,
     WorkerStopped,
@@ -161,6 +162,7 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_keep_the_process(
         await ground.heard.until(lambda: worker.left)
         let_go.set()
     assert set(worker.left) == {EXIT_CODE}
+    assert "did not stop within" in ground.heard.of(WorkerAborted)[0].reason
 
 
 class HoldsUpClaims:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from agentrt.core.events import HeartbeatFailed, SelfFenced, WarningRaised, WorkerReaped, WorkerStalled
+from agentrt.core.events import HeartbeatFailed, SelfFenced, WarningRaised, WorkerAborted, WorkerReaped, WorkerStalled
 from agentrt.core.session import FencingToken, SessionId
 from agentrt.ports import Renewal
 from agentrt.worker.holding import Holding, Holdings
@@ -254,6 +254,11 @@ async def test_what_outlives_the_lease_ends_the_process(ground: Ground) -> None:
         one.threads = 1
         await one.watch()
         assert one.left == [EXIT_CODE], "a tool thread that never returns"
+    told = [(event.worker_id, event.reason, event.exit_code) for event in ground.heard.of(WorkerAborted)]
+    assert told == [
+        (one.id, "1 sessions and 0 tool threads outlive the lease", EXIT_CODE),
+        (one.id, "0 sessions and 1 tool threads outlive the lease", EXIT_CODE),
+    ]
 
 
 async def test_a_worker_that_has_stopped_everything_stays_and_waits_for_the_database(ground: Ground) -> None:
@@ -307,7 +312,7 @@ async def test_a_reaper_declares_a_silent_worker_dead_and_frees_its_sessions(gro
         )
         await one.keeper.reap_once()
     [reaped] = ground.heard.of(WorkerReaped)
-    assert (reaped.worker_id, reaped.reaped) == (one.id, ground.worker.id)
+    assert (reaped.worker_id, reaped.reaped, reaped.name) == (one.id, ground.worker.id, "test")
     row = await ground.row(orphan.session.id)
     assert (row["status"], row["attempt"], row["fencing_token"]) == ("queued", 2, 2)
 

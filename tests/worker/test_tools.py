@@ -55,6 +55,8 @@ async def test_a_call_that_does_not_fit_is_not_run_and_the_model_is_told_what_is
         assert ran == []
         assert await found(worker, session_id, ToolStarted) == []
         assert (await head(worker, session_id)).outcome == {"text": "ok"}
+        [finished] = told(worker, events.ToolFinished)
+        assert finished.tool == ("count" if call.tool == "count" else "unknown"), "no label of a metric is invented"
 
 
 async def test_the_same_failure_three_times_in_a_row_ends_the_run(database_url):

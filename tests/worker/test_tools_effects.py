@@ -129,6 +129,12 @@ async def test_after_a_kill_reconcile_says_what_became_of_a_once_call(database_u
         [got] = await results(b, session_id)
         assert got == end if end else got[0] == "unknown"
         assert len(await found(b, session_id, ToolStarted)) == 1
+        failed = [(event.tool, event.what, event.error) for event in told(b, events.UserCodeFailed)]
+        words = {
+            "nonsense": "TypeError: it returned str, not Done, NotDone or Unknown",
+            "the other side is away": "LookupError: the other side is away",
+        }.get(str(answer))
+        assert failed == ([("send", "reconcile", words)] if words else [])
 
 
 # --- "unknown" outside crashes ----------------------------------------------------------------------------------------
@@ -163,6 +169,8 @@ async def test_only_a_return_and_two_exceptions_are_known_ends_of_a_once_call(da
         assert (await head(worker, session_id)).outcome == {"text": "ok"}
         [told_end] = told(worker, events.ToolFinished)
         assert told_end.outcome == outcome
+        surprise = error is not None and outcome == "unknown"
+        assert ("in act" in told_end.traceback) == surprise, "the log has what nobody expected"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from agentrt.agents import ToolContext, tool
+from agentrt.core.events import UserCodeFailed
 from agentrt.core.journal import ApprovalRequested, AssistantMessage, ToolStarted
 from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
 from agentrt.worker import approvals
-from tests.worker.scenes import agent_of, calls_once, found, head, results, running, soon, types
+from tests.worker.scenes import agent_of, calls_once, found, head, results, running, soon, told, types
 
 pytestmark = pytest.mark.one_server
 
@@ -128,6 +129,9 @@ async def test_a_predicate_that_raises_means_yes(database_url):
         session_id = await worker.ask("a", "begin")
         assert (await head(worker, session_id)).status == "suspended"
         assert ran == []
+        [failed] = told(worker, UserCodeFailed)
+        assert (failed.tool, failed.what, failed.error) == ("pay", "requires_approval", "LookupError: 7")
+        assert "in broken" in failed.traceback
 
 
 async def test_a_call_that_does_not_fit_needs_no_approval(database_url):
