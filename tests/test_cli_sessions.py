@@ -1,6 +1,9 @@
 """``agentrt sessions …`` against a real database, with and without a real worker process."""
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -93,6 +96,23 @@ def test_list_filters_and_shows_ids_in_full(database_url):
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "There are no such sessions.\n")
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_nothing_of_a_list_is_cut_on_a_narrow_terminal(database_url, columns):
+    session = create(database_url, "--label", "team=search", "--queue", "slow")
+    controller, terminal = pty.openpty()
+    environ = {**environment(url=database_url), "COLUMNS": str(columns)}
+    command = [sys.executable, "-m", "agentrt", "sessions", "list"]
+    done = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, env=environ, check=True, timeout=30)
+    os.close(terminal)
+    lines = re.sub("\x1b\\[\\d*m", "", os.read(controller, 65_536).decode()).split("\r\n")
+    os.close(controller)
+    assert lines[0].split()[:2] == ["id", "agent"], done
+    assert lines[1].startswith(f"{session}  greeter  ")
+    assert "queued" in lines[1]
+    assert "none is alive" in " ".join(line.strip() for line in lines[1:])
+    assert max(map(len, lines)) <= columns
+
+
 def test_show_tells_the_head_and_every_entry(database_url):
     session = create(database_url)
     run("sessions", "cancel", session, "--reason", "changed my mind", url=database_url)
@@ -171,11 +191,12 @@ def test_a_decision_is_taken_and_a_second_other_one_refused(database_url, psql):
     session = create(database_url)
     suspend(psql, session, "approval")
     approval = "11111111-1111-1111-1111-111111111111"
-    psql(f"insert into agentrt.approvals (id, session_id, run, tool_call_id, tool, arguments, arguments_hash) "
-         f"values ('{approval}', '{session}', 1, '000003000', 'pay', '{{\"sum\": 7}}', 'abc')")  # fmt: skip
+    psql(f"insert into agentrt.approvals (id, session_id, run, tool_call_id, tool, arguments, arguments_hash, reason) "
+         f"values ('{approval}', '{session}', 1, '000003000', 'pay', '{{\"sum\": 7}}', 'abc', 'required')")  # fmt: skip
     listed = run("sessions", "approvals", url=database_url).out
-    assert approval in listed
+    assert f"agentrt sessions approve {approval} --arguments-hash abc" in listed
     assert '{"sum": 7}' in listed
+    assert "required" in listed
     assert_one_sentence(
         run("sessions", "approve", approval, "--arguments-hash", "xyz", url=database_url), code=1, names=("abc",)
     )

@@ -102,6 +102,14 @@ def test_a_file_that_cannot_be_loaded_does_not_hide_the_others(tmp_path):
     assert broken in ran.err
 
 
+def test_a_list_without_agents_says_why_and_not_that_none_was_named(tmp_path):
+    ran = run("agents", "list", agents=write_agents(tmp_path, "def broken(:\n"))
+    assert ran.code == 1
+    assert "broken(" in ran.err or "syntax" in ran.err
+    assert "There are no agents" not in ran.err
+    assert "There are no agents" in run("agents", "list").err
+
+
 # --- a real process -------------------------------------------------------------------------------------------------
 
 

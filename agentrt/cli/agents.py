@@ -9,6 +9,8 @@ import typer
 from agentrt.cli.border import FAILED, complain, warn
 from agentrt.cli.output import print_json, print_table
 
+_NONE = "There are no agents: name modules or files that hold some in AGENTRT_AGENTS."
+
 app = typer.Typer(help="Look at the agents that a worker here would serve.", no_args_is_help=True)
 
 
@@ -55,7 +57,8 @@ def list_agents(
                 )
                 for agent in loaded.registry.agents.values()
             ),
-            empty="There are no agents: name modules or files that hold some in AGENTRT_AGENTS.",
+            empty=_NONE if not loaded.registry.problems else None,
+            optional=("version",),
         )
         for warning in loaded.registry.warnings():
             warn(warning)

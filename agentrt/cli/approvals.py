@@ -32,16 +32,23 @@ def approvals(
         if as_json:
             print_json([dict(row) for row in rows])
             return
-        columns = ("approval", "session", "agent", "tool", "requested", "expires", "arguments")
-        print_table(columns, (_row(row) for row in rows), empty="Nothing waits for a decision.")
+        columns = ("approval", "session", "agent", "tool", "reason", "requested", "expires", "arguments")
+        print_table(
+            columns,
+            (_row(row) for row in rows),
+            empty="Nothing waits for a decision.",
+            optional=("session", "agent", "expires", "requested"),
+            below=[f"agentrt sessions approve {row['id']} --arguments-hash {row['arguments_hash']}" for row in rows],
+        )
 
     run(act())
 
 
 def _row(row: Any) -> tuple[object, ...]:
     return (
-        row["id"], row["session_id"], row["agent"], row["tool"], relative(row["requested_at"]),
-        relative(row["expires_at"]), row["arguments"],
+        row["id"], row["session_id"], row["agent"], row["tool"], row["reason"] or "",
+        relative(row["requested_at"]), "" if row["expires_at"] is None else relative(row["expires_at"]),
+        row["arguments"],
     )  # fmt: skip
 
 

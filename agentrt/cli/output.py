@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -38,25 +41,82 @@ def _jsonable(value: object) -> Any:
             return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print a table without lines; first columns are never cut, the last one gives way."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str | None,
+    optional: Sequence[str] = (),
+    below: Sequence[str] = (),
+) -> None:
+    """Print a table without lines, of which nothing is cut.
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for position, column in enumerate(columns):
-        table.add_column(column, no_wrap=True, overflow="ellipsis" if position == len(columns) - 1 else "fold")
-    for row in rows:
-        table.add_row(*(Text(shown := one_line(cell), style=COLOURS.get(shown, "")) for cell in row))
-    if not table.row_count:
-        typer.echo(empty, err=True)
+    A column without any text is left out. On a narrow terminal those of ``optional`` are, in this order, until the rest
+    fits; a text of the last column that does not fit goes below its row.
+
+    Args:
+        columns: Their names.
+        rows: A value for each column.
+        empty: What to say when there is no row.
+        optional: Names of columns.
+        below: A line for under each row.
+    """
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    if not cells:
+        if empty is not None:
+            typer.echo(empty, err=True)
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a pipe has no width: nothing is cut
-        console = Console(highlight=False, width=1_000)
-    console.print(table)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000  # a pipe has no width
+    kept = _kept(columns, cells, optional, room=room)
+    widths = {at: max(cell_len(columns[at]), *(cell_len(row[at]) for row in cells)) for at in kept}
+    last = len(columns) - 1
+    typer.echo(typer.style(next(_lines(columns, widths, last=last, room=room)), bold=True))
+    for position, row in enumerate(cells):
+        for line in _lines(row, widths, last=last, room=room):
+            typer.echo(line)
+        if position < len(below):
+            typer.echo(f"  {below[position]}")
+
+
+def _kept(columns: Sequence[str], cells: Sequence[Sequence[str]], optional: Sequence[str], *, room: int) -> list[int]:
+    kept = [at for at in range(len(columns)) if any(row[at] for row in cells)]
+
+    def needed() -> int:
+        fixed = [at for at in kept if at < len(columns) - 1]
+        return sum(2 + max(cell_len(columns[at]), *(cell_len(row[at]) for row in cells)) for at in fixed) - 2
+
+    for name in optional:
+        if needed() > room:
+            kept = [at for at in kept if columns[at] != name]
+    return kept
+
+
+def _lines(row: Sequence[str], widths: Mapping[int, int], *, last: int, room: int) -> Iterator[str]:
+    """The row as one line, and what is too long of its last cell in further ones."""
+    line, used, padding, rest = "", 0, "", ""
+    for at, width in widths.items():
+        if at == last and used + len(padding) + cell_len(row[at]) > room:
+            rest = row[at]
+            break
+        if row[at]:
+            line += padding + _coloured(row[at])
+            used, padding = used + len(padding) + cell_len(row[at]), ""
+        padding += " " * (width - cell_len(row[at]) + 2)
+    yield line
+    for part in textwrap.wrap(rest, max(20, room - 4)):
+        yield f"    {part}"
+
+
+def _coloured(cell: str) -> str:
+    colour = COLOURS.get(cell)
+    return cell if colour is None else typer.style(cell, dim=True) if colour == "dim" else typer.style(cell, fg=colour)
+
+
+def cell_len(text: str) -> int:
+    """How many places of a terminal the text takes."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

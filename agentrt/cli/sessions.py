@@ -116,7 +116,12 @@ def list_sessions(
             print_json([dict(row) for row in rows])
             return
         columns = ("id", "agent", "queue", "status", "run", "turns", "created", "labels", "waits for")
-        print_table(columns, (_row(row) for row in rows), empty="There are no such sessions.")
+        print_table(
+            columns,
+            (_row(row) for row in rows),
+            empty="There are no such sessions.",
+            optional=("queue", "run", "turns", "labels", "created"),
+        )
 
     run(act())
 

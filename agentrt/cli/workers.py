@@ -50,6 +50,7 @@ def list_workers(
                 for row in rows
             ),
             empty="No worker is running.",
+            optional=("version", "started", "queues", "renewed"),
         )
 
     run(act())
