@@ -243,6 +243,11 @@ begin
       and j.seq = (select min(m) from agentrt._queued_messages(_oldest_queued.session_id) m);
 end $$;
 
+-- For pages: about how large data is, without fetching it. What is compressed is taken for eight times as large.
+create function agentrt._about_bytes(data jsonb) returns bigint language sql stable as $$
+  select pg_column_size(data)::bigint * case when pg_column_compression(data) is null then 1 else 8 end
+$$;
+
 -- For append.sql: where the entry with this key stands. VOLATILE for the same reason.
 create function agentrt._seq_of(session_id uuid, dedup_key text) returns bigint language plpgsql strict volatile as $$
 #variable_conflict use_column

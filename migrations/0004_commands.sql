@@ -229,7 +229,8 @@ end $$;
 
 -- ---- Reading --------------------------------------------------------------------------------------------------------
 
--- Entries behind after_seq, in order, at most max_entries.
+-- Entries behind after_seq, in order, at most max_entries, and fewer when they are large: no more than one behind 8 MiB.
+-- Those that are there have been read when none is left.
 create function agentrt.read_journal(session_id uuid, after_seq bigint default 0, max_entries integer default 500)
 returns table (seq bigint, run integer, attempt integer, fencing_token bigint, worker_id uuid, type text, data jsonb,
                created_at timestamptz)
@@ -252,9 +253,14 @@ begin
   end if;
   return query
     select j.seq, j.run, j.attempt, j.fencing_token, j.worker_id, j.type, j.data, j.created_at
-    from agentrt.journal j
-    where j.session_id = read_journal.session_id and j.seq > read_journal.after_seq
-    order by j.seq limit read_journal.max_entries;
+    from (
+      select e.*, sum(agentrt._about_bytes(e.data)) over (order by e.seq rows unbounded preceding) as bytes
+      from agentrt.journal e
+      where e.session_id = read_journal.session_id and e.seq > read_journal.after_seq
+      order by e.seq limit read_journal.max_entries
+    ) j
+    where j.bytes - agentrt._about_bytes(j.data) < 8388608
+    order by j.seq;
 end $$;
 
 -- Says that somebody follows the session for so many seconds: workers notify about its entries, and send the text of its

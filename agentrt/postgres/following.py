@@ -65,7 +65,7 @@ class Follower:
                 for entry in page:
                     yield entry
                     after_seq = entry.seq
-                if len(page) < PAGE_ENTRIES:
+                if not page:
                     await self._wait(event)
                 event.clear()
                 try:

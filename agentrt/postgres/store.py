@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
+from agentrt.core.errors import AgentrtError
 from agentrt.core.journal import Entry
 from agentrt.core.session import Seq, Session, SessionId, WorkerId
 from agentrt.ports import (
@@ -15,6 +16,7 @@ from agentrt.ports import (
     ReaperStore,
     SessionStore,
     ToolTransaction,
+    UnstorableBatch,
     WakeupHandlers,
     Wakeups,
     Write,
@@ -31,6 +33,9 @@ from agentrt.postgres.tooltransaction import ToolConnections
 from agentrt.postgres.writing import answers, append_arguments, busy, end_arguments
 
 _PAGE_ENTRIES = 5000
+_PAGE_BYTES = 8 * 2**20
+_MOST_SEEN = 100_000
+_FRAGILE_ATTEMPT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +81,29 @@ class PostgresSessionStore:
         agents = tuple(offer.agents)
         versions = tuple(offer.agents[agent] for agent in agents)
         queues = tuple(dict.fromkeys(offer.queues))
-        rows = await self._reads.fetch(
-            statements.CLAIM, worker_id, queues, agents, versions, limit, min(limit, fragile_limit)
-        )
-        sessions = tuple(session_of(row) for row in rows if row["id"] is not None)
-        return Claimed(alive=rows[0]["alive"], sessions=sessions)
+        seen = limit + (3 * limit + 32) // max(1, len(agents) * len(queues)) + 1
+        alive, more, sessions = True, True, list[Session]()
+        while more:
+            free, fragile = limit - len(sessions), fragile_limit - sum(map(_is_fragile, sessions))
+            try:
+                rows = await self._reads.fetch(
+                    statements.CLAIM, worker_id, queues, agents, versions, free, min(free, fragile), seen
+                )
+            except (AgentrtError, UnstorableBatch):
+                if not sessions:
+                    raise
+                break  # those of the first look are ours
+            sessions += [session_of(row) for row in rows if row["id"] is not None]
+            alive, more = rows[0]["alive"], rows[0]["more"] and seen < _MOST_SEEN
+            seen *= 8  # all of these are held by others: look further
+        return Claimed(alive=alive, sessions=tuple(sessions))
 
     async def read(self, session_id: SessionId, after_seq: Seq) -> Sequence[Entry]:
         entries: list[Entry] = []
         while True:
-            rows = await self._reads.fetch(statements.READ, session_id, after_seq, _PAGE_ENTRIES)
+            rows = await self._reads.fetch(statements.READ, session_id, after_seq, _PAGE_ENTRIES, _PAGE_BYTES)
             entries.extend(entry_of(row) for row in rows)
-            if len(rows) < _PAGE_ENTRIES:
+            if not rows or (len(rows) < _PAGE_ENTRIES and rows[-1]["bytes"] < _PAGE_BYTES):
                 return entries
             after_seq = entries[-1].seq
 
@@ -131,3 +147,7 @@ class PostgresSessionStore:
         await self._tools.close()
         for connection in (self._appends, self._endings, self._side, self._reads):
             await connection.close()
+
+
+def _is_fragile(session: Session) -> bool:
+    return session.attempt >= _FRAGILE_ATTEMPT

@@ -114,7 +114,7 @@ class Stage:
         return worker
 
     async def claim(self, worker: UUID, *, queue: str = "default", agent: str = AGENT, limit: int = 1) -> list[UUID]:
-        rows = await self.connection.fetch(statement("claim"), worker, [queue], [agent], ["v"], limit, 1)
+        rows = await self.connection.fetch(statement("claim"), worker, [queue], [agent], ["v"], limit, 1, 100)
         return [row["id"] for row in rows if row["id"] is not None]
 
     async def take(self, session: UUID, worker: UUID | None = None) -> UUID:

@@ -1,11 +1,14 @@
 """Claiming: one owner each, in order, and never for a worker that was declared dead."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 import asyncpg
+import pytest
 
+from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.session import Released, ReleaseReason, Status
 from agentrt.ports import Answer, Offer, WorkerState
 from tests.postgres.owner import AGENT, OFFER, Held, HireOwner, create, expire_lease, make_due, may_judge
@@ -195,7 +198,7 @@ async def test_a_claim_in_flight_cannot_be_overtaken_by_the_reap_of_its_worker(
     claiming = await connect()
 
     async with claiming.transaction():
-        await claiming.fetch(statement("claim"), owner.id, ["default"], [AGENT], ["v1"], 1, 1)
+        await claiming.fetch(statement("claim"), owner.id, ["default"], [AGENT], ["v1"], 1, 1, 40)
         assert list(await judge.reaper.mark(judge.id)) == []  # does not wait for the claim either
     assert list(await judge.reaper.mark(judge.id)) == [owner.id]
 
@@ -215,7 +218,9 @@ async def test_a_claim_that_waits_for_the_reap_of_its_worker_takes_nothing_and_s
 
     async with marking.transaction():
         assert len(await marking.fetch(statement("mark"), judge.id)) == 1
-        claim = asyncio.create_task(claiming.fetch(statement("claim"), owner.id, ["default"], [AGENT], ["v1"], 1, 1))
+        claim = asyncio.create_task(
+            claiming.fetch(statement("claim"), owner.id, ["default"], [AGENT], ["v1"], 1, 1, 40)
+        )
         await blocked(stage.connection, claiming)
     rows = await claim
 
@@ -281,3 +286,60 @@ async def test_a_claim_whose_answer_was_lost_shows_up_in_the_renewal_and_can_be_
     assert (await owner.end(Held.of(head), Released(ReleaseReason.NOT_RUN))).answer is Answer.WRITTEN
     assert (await owner.renew()).grants == ()
     assert (await owner.take()).id == session
+
+
+async def test_sessions_that_a_client_holds_at_the_head_of_the_queue_hide_none_behind_them(
+    hire: HireOwner, stages: tuple[Stage, Stage]
+) -> None:
+    """Case 8."""
+    client, stage = stages
+    sessions = await create(stage.connection, 700)
+    owner = await hire()
+    async with client.connection.transaction():
+        await client.connection.execute(
+            "select from agentrt.sessions where id = any($1) order by id for update", sessions[:650]
+        )
+        assert [held.id for held in await owner.claim(2)] == sessions[650:652]
+        assert [held.id for held in await owner.claim(90)] == sessions[652:]
+        assert await owner.claim(5) == []
+    assert [held.id for held in await owner.claim(1)] == sessions[:1]
+
+
+async def test_fragile_sessions_that_a_client_holds_hide_none_behind_them(
+    hire: HireOwner, stages: tuple[Stage, Stage]
+) -> None:
+    """Case 8."""
+    client, stage = stages
+    sessions = await create(stage.connection, 100)
+    await stage.connection.execute("update agentrt.sessions set attempt = 3")
+    owner = await hire()
+    async with client.connection.transaction():
+        await client.connection.execute(
+            "select from agentrt.sessions where id = any($1) order by id for update", sessions[:90]
+        )
+        assert [held.id for held in await owner.claim(2)] == sessions[90:91]
+
+
+async def test_what_was_claimed_stays_claimed_when_the_look_further_behind_fails(
+    hire: HireOwner, stages: tuple[Stage, Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 75: it is ours, and nobody would tell us so again."""
+    client, stage = stages
+    sessions = await create(stage.connection, 100)
+    owner = await hire()
+    reads = owner.store._reads
+    fetch, calls = reads.fetch, list[object]()
+
+    async def once(*arguments: Any) -> Sequence[asyncpg.Record]:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise DatabaseUnavailable("gone")
+        return await fetch(*arguments)
+
+    monkeypatch.setattr(reads, "fetch", once)
+    async with client.connection.transaction():
+        await client.connection.execute(
+            "select from agentrt.sessions where id = any($1) order by id for update", sessions[1:90]
+        )
+        assert [held.id for held in await owner.claim(2)] == sessions[:1]
+    assert len(calls) == 2

@@ -1,6 +1,7 @@
 -- read: entries of one session in order; from 0: from the first that no compaction covers, and that compaction.
--- Parameters: $1 uuid session, $2 bigint after_seq, $3 int at most so many.
--- Rows: as in the journal.
+-- Parameters: $1 uuid session, $2 bigint after_seq, $3 int at most so many, $4 bigint about so many bytes: the entry that
+--   exceeds them is the last one.
+-- Rows: as in the journal, and bytes, the sum so far.
 with cover as materialized (
   select seq, (data ->> 'covers_to')::bigint as covers_to
   from agentrt.journal
@@ -8,8 +9,13 @@ with cover as materialized (
   order by seq desc
   limit 1
 )
-select seq, run, attempt, fencing_token, worker_id, type, data, dedup_key, created_at
-from agentrt.journal
-where session_id = $1 and seq > greatest($2, coalesce((select covers_to from cover), 0))
+select seq, run, attempt, fencing_token, worker_id, type, data, dedup_key, created_at, bytes
+from (
+  select *, sum(agentrt._about_bytes(data)) over (order by seq rows unbounded preceding) as bytes
+  from agentrt.journal
+  where session_id = $1 and seq > greatest($2, coalesce((select covers_to from cover), 0))
+  order by seq
+  limit $3
+) j
+where bytes - agentrt._about_bytes(data) < $4
 order by seq
-limit $3
