@@ -131,6 +131,13 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise ConfigurationError("\n".join(_sentences(error))) from None
 
+    @field_validator("database_url", "direct_database_url", "queues", "worker_name", "http_host", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        if isinstance(value, str):
+            value.encode()  # a variable may hold any bytes: these are no UTF-8 for the database
+        return value
+
     @field_validator("database_url", "direct_database_url")
     @classmethod
     def _is_postgres(cls, url: str | None, info: ValidationInfo) -> str | None:

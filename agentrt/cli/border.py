@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -15,13 +17,23 @@ from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgumen
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
+_ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 T = TypeVar("T")
 
 
 def border(command: Callable[[], Any]) -> NoReturn:
     """Run the command line and end the process."""
+    _prepare_streams()
     try:
         command()
+        sys.stdout.flush()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # the frameworks below make it a failure
+            _no_more_output()
+            sys.exit(DONE)
+        raise
     except AgentrtError as error:
         complain(str(error))
         _hint(error)
@@ -29,9 +41,13 @@ def border(command: Callable[[], Any]) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _no_more_output()
         sys.exit(DONE)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+            _no_more_output()
+            complain(f"the output cannot be written: {error.strerror}")
+            sys.exit(FAILED)
         if os.environ.get("AGENTRT_LOG_LEVEL", "").lower() == "debug":
             raise
         complain(
@@ -40,6 +56,24 @@ def border(command: Callable[[], Any]) -> NoReturn:
         )
         sys.exit(FAILED)
     sys.exit(DONE)
+
+
+def _prepare_streams() -> None:
+    """A stream that is closed is an empty one, and a terminal without Unicode shows what it can."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - for as long as the process lives
+    if isinstance(sys.stdin, io.TextIOWrapper):  # what is no ASCII is UTF-8 almost everywhere
+        encoding = "utf-8" if sys.stdin.encoding.lower() in _ASCII else sys.stdin.encoding
+        sys.stdin.reconfigure(encoding=encoding, errors="strict")
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - likewise
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _no_more_output() -> None:
+    """Let nothing of what is still to be written fail again at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _code(error: AgentrtError) -> int:

@@ -204,7 +204,7 @@ def read_file(path: Path) -> tuple[Mapping[str, Any], list[Entry]]:
 
 
 def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -215,7 +215,7 @@ def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
 
 
 def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
-    from datetime import datetime
+    from datetime import UTC, datetime
     from uuid import UUID
 
     from agentrt.core.codec import decode
@@ -225,13 +225,20 @@ def _entry(path: Path, number: int, line: dict[str, Any]) -> Entry:
     try:
         worker_id, created_at = line.get("worker_id"), line.get("created_at")
         return Entry(
-            seq=Seq(int(line["seq"])),
-            run=int(line["run"]),
-            attempt=int(line["attempt"]),
-            fencing_token=FencingToken(int(line["fencing_token"])),
+            seq=Seq(_whole(line, "seq", 2**63 - 1)),
+            run=_whole(line, "run", 2**31 - 1),
+            attempt=_whole(line, "attempt", 2**31 - 1),
+            fencing_token=FencingToken(_whole(line, "fencing_token", 2**63 - 1)),
             worker_id=None if worker_id is None else WorkerId(UUID(worker_id)),
             data=decode(str(line["type"]), line["data"], seq=int(line["seq"])),
-            created_at=None if created_at is None else datetime.fromisoformat(created_at),
+            created_at=None if created_at is None else datetime.fromisoformat(created_at).astimezone(UTC),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidArgument(f"{path}, line {number}: this is no entry of a journal ({error!r:.200})") from None
+
+
+def _whole(line: dict[str, Any], name: str, most: int) -> int:
+    value = int(line[name])
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} {value} is not from 0 to {most}")
+    return value

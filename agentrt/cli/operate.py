@@ -78,9 +78,9 @@ def _limits(given: list[str] | None) -> dict[str, Any] | None:
     limits: dict[str, Any] = {}
     for pair in given:
         name, _, number = pair.partition("=")
-        if re.fullmatch(r"\d+", number):
+        if re.fullmatch(r"[0-9]{1,18}", number):
             limits[name] = int(number)
-        elif re.fullmatch(r"\d*\.\d+", number):
+        elif re.fullmatch(r"[0-9]{0,18}\.[0-9]{1,18}", number):
             limits[name] = float(number)
         else:
             raise InvalidArgument(f"--limit {pair} has no NAME=NUMBER form; write it as --limit turns=200")

@@ -22,7 +22,14 @@ COLOURS = {
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
     """Print one JSON document; with ``indent`` None on one line."""
-    typer.echo(json.dumps(value, indent=indent, default=_jsonable, ensure_ascii=False))
+    plain = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
+    document = json.dumps(value, indent=indent, default=_jsonable, ensure_ascii=plain)
+    typer.echo("\n".join(line if line.isprintable() else _escaped(line) for line in document.split("\n")))
+
+
+def _escaped(line: str) -> str:
+    """JSON takes an escape wherever a control character can be: inside of texts."""
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def _jsonable(value: object) -> Any:

@@ -230,15 +230,24 @@ def read_message(given: str) -> str:
     """What was typed, or standard input for ``-``.
 
     Raises:
-        InvalidArgument: it has more bytes than AGENTRT_MESSAGE_MAX_BYTES.
+        InvalidArgument: it has more bytes than AGENTRT_MESSAGE_MAX_BYTES, or is no text.
     """
-    message = sys.stdin.read() if given == "-" else given
+    message = _standard_input() if given == "-" else given
     size, most = len(message.encode("utf-8", "surrogatepass")), _setting("message_max_bytes")
     if most is not None and size > most:
         raise InvalidArgument(
             f"the message has {size} bytes, AGENTRT_MESSAGE_MAX_BYTES is {most}: store it elsewhere and send a link"
         )
     return message
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"standard input is no text in {error.encoding}: {error.reason} at {error.start}"
+        ) from None
 
 
 def _setting(name: str) -> int | None:
@@ -266,7 +275,7 @@ def _config(given: str | None) -> dict[str, Any] | None:
         return None
     try:
         config = json.loads(given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"--config is no JSON: {error}; write it as --config '{{\"limits\": {{…}}}}'") from None
     if not isinstance(config, dict):
         raise InvalidArgument(f"--config {given:.100} is no JSON object")

@@ -65,16 +65,30 @@ def imported_of(head: Mapping[str, Any], entries: Sequence[Entry]) -> tuple[UUID
     """
     try:
         return UUID(head["id"]), Imported(
-            agent=str(head["agent"]),
-            queue=str(head["queue"]),
-            priority=int(head["priority"]),
+            agent=_text(head, "agent"),
+            queue=_text(head, "queue"),
+            priority=_priority(head["priority"]),
             config=dict(head["config"]),
-            labels=dict(head["labels"]),
-            tenant=head.get("tenant"),
+            labels={key: _text(head["labels"], key) for key in head["labels"]},
+            tenant=None if head.get("tenant") is None else _text(head, "tenant"),
             entries=entries,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidArgument(f"the exported session has no usable head: {error!r:.200}") from None
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values[key]
+    if not isinstance(value, str) or (not value and key in ("agent", "queue")):
+        raise ValueError(f"{key} is {value!r:.50}, and no text")
+    return value
+
+
+def _priority(value: Any) -> int:
+    priority = int(value)
+    if not -(2**15) <= priority < 2**15:
+        raise ValueError(f"priority {priority} is not from -32768 to 32767")
+    return priority
 
 
 async def import_session(options: DatabaseOptions, imported: Imported, *, session_id: UUID | None) -> SessionId:

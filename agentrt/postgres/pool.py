@@ -144,7 +144,7 @@ async def _open(
         raise DatabaseUnavailable(f"{location(url)} does not speak PostgreSQL's protocol") from None
     except CONNECTION_ERRORS as error:
         raise translate(error, url=url) from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # a port beyond 65535, for one
         raise ConfigurationError(f"{location(url)} is not a usable database URL: {error}") from error
 
 
