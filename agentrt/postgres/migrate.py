@@ -22,7 +22,7 @@ from pathlib import Path
 
 import asyncpg
 
-from agentrt.core.errors import DatabaseUnavailable, SchemaMismatch
+from agentrt.core.errors import ConfigurationError, DatabaseUnavailable, SchemaMismatch
 from agentrt.postgres.faults import translated
 from agentrt.postgres.pool import DatabaseOptions, Role, close, connect
 
@@ -81,6 +81,7 @@ async def migrate(url: str, *, notice: Callable[[str], None] | None = None) -> l
         notice: Told what PostgreSQL says meanwhile, such as a role that the user may not create.
 
     Raises:
+        ConfigurationError: the database does not store text as UTF-8.
         SchemaMismatch: an applied file was changed afterwards, or is newer than one that is missing.
         DatabaseUnavailable: no answer, or tables that stayed locked by others.
     """
@@ -108,8 +109,10 @@ async def check_schema(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     Later migrations are accepted, unless one of them breaks this version.
 
     Raises:
+        ConfigurationError: the database does not store text as UTF-8.
         SchemaMismatch: says what is missing or too new, and what to run.
     """
+    _check_encoding(connection)
     applied = await _applied(connection)
     if missing := [m.name for m in _missing(applied)]:
         raise SchemaMismatch(
@@ -126,8 +129,21 @@ async def check_schema(connection: asyncpg.Connection[asyncpg.Record]) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    """A version's numbers, without zeros at the end: 1.2 is 1.2.0."""
     match = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+    numbers = [int(part) for part in match[0].split(".")] if match else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _check_encoding(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    encoding = getattr(connection.get_settings(), "server_encoding", "UTF8")
+    if encoding != "UTF8":
+        raise ConfigurationError(
+            f"the database stores text as {encoding}, which has no place for most characters: create one with "
+            "`create database … encoding 'UTF8' template template0`"
+        )
 
 
 @asynccontextmanager
@@ -137,6 +153,7 @@ async def _connected(url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Recor
     )
     connection = await connect(options, Role.MIGRATE)
     try:
+        _check_encoding(connection)
         with translated(url):
             yield connection
     finally:

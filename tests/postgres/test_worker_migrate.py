@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
-from agentrt.core.errors import DatabaseUnavailable, SchemaMismatch
+from agentrt.core.errors import ConfigurationError, DatabaseUnavailable, SchemaMismatch
 from agentrt.ports import UnstorableBatch
 from agentrt.postgres import migrate as migrating
 from agentrt.postgres.migrate import Migration, check_schema, known_migrations, migrate, pending
 from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.store import PostgresStores
+from tests.databases import with_database
+from tests.servers import Server
 
 NAMES = [migration.name for migration in known_migrations()]
 
@@ -153,7 +156,10 @@ async def test_a_worker_starts_on_a_schema_that_is_one_expanding_migration_ahead
     await store.close()
 
 
-@pytest.mark.parametrize(("breaks_before", "refused"), [("999.1", True), ("0.0.1", False), (version("agentrt"), False)])
+@pytest.mark.parametrize(
+    ("breaks_before", "refused"),
+    [("999.1", True), ("0.0.1", False), (version("agentrt"), False), (f"{version('agentrt')}.0.0", False)],
+)
 async def test_a_worker_refuses_a_schema_that_breaks_it_and_says_what_to_run(
     database_url: str, connection: asyncpg.Connection, breaks_before: str, refused: bool
 ) -> None:
@@ -175,6 +181,31 @@ async def test_a_worker_refuses_a_schema_that_is_older_and_says_what_to_run(
     known([*known_migrations(), later("select 1")])
     with pytest.raises(SchemaMismatch, match=r"9000_later not applied: run `agentrt migrate`"):
         await check_schema(connection)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_database_that_does_not_store_utf8_is_refused_with_a_way_out(server: Server, encoding: str) -> None:
+    name = f"agentrt_test_{uuid4().hex}"
+    admin = await asyncpg.connect(server.url)
+    await admin.execute(f"create database {name} template template0 encoding '{encoding}' lc_collate 'C' lc_ctype 'C'")
+    url = with_database(server.url, name)
+    try:
+        with pytest.raises(ConfigurationError, match=rf"{encoding}.*encoding 'UTF8'"):
+            await migrate(url)
+        assert not await _has_schema(url)
+        with pytest.raises(ConfigurationError, match=encoding):
+            await PostgresStores(DatabaseOptions(url=url)).sessions()
+    finally:
+        await admin.execute(f"drop database {name} with (force)")
+        await admin.close()
+
+
+async def _has_schema(url: str) -> bool:
+    connection = await asyncpg.connect(url)
+    try:
+        return bool(await connection.fetchval("select to_regnamespace('agentrt') is not null"))
+    finally:
+        await connection.close()
 
 
 @pytest.mark.parametrize(
