@@ -32,6 +32,9 @@ from agentrt.postgres.rows import entry_of, session_of
 from agentrt.postgres.tooltransaction import ToolConnections
 from agentrt.postgres.writing import answers, append_arguments, busy, end_arguments
 
+SIDE_LOCK_SECONDS = 0.5
+"""For how long a write waits for a row that a client holds, before others get their turn on the side connection."""
+
 _PAGE_ENTRIES = 5000
 _PAGE_BYTES = 8 * 2**20
 _MOST_SEEN = 100_000
@@ -68,7 +71,8 @@ class PostgresSessionStore:
         self._options = options
         self._appends = RoleConnection(options, Role.COMMIT)
         self._endings = RoleConnection(options, Role.COMMIT)
-        self._side = RoleConnection(options, Role.COMMIT)
+        hasty = replace(options, lock_seconds=min(options.lock_seconds, SIDE_LOCK_SECONDS))
+        self._side = RoleConnection(hasty, Role.COMMIT)
         self._reads = RoleConnection(options, Role.CLAIM)
         self._tools = ToolConnections(options)
 

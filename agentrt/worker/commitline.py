@@ -13,6 +13,7 @@ from agentrt.core.session import Outcome, Seq
 from agentrt.core.storable import about_bytes
 from agentrt.ports import NewEntry, Write, Written
 from agentrt.worker.holding import Holding
+from agentrt.worker.pacing import jittered
 
 BUSY_BEFORE_ALONE = 3
 """Answers "busy" in a row until a session goes to the side connection, where it waits for the row lock."""
@@ -23,6 +24,7 @@ MOST_SESSIONS = 500
 MOST_BYTES = 4 * 1024 * 1024
 """In one group commit, about; one session's write is sent however large it is."""
 
+_REST_SECONDS = 0.005
 _MOST_MERGED = 100
 
 
@@ -81,6 +83,11 @@ class Line:
         self.sending: Sending | None = None
         self.in_flight = False
         self.busy = 0
+        self.waits = 0
+        """Turns on the side connection in a row: those who had fewer go first."""
+        self.alone = False
+        """Its write was too slow to go with others."""
+        self.resting = False
         self.merges = True
         self.paused = False
         """A tool's transaction is about to write: begin nothing."""
@@ -94,9 +101,9 @@ class Line:
 
     def lane(self) -> Lane | None:
         """Where the next write goes; None when there is nothing to send now."""
-        if self.in_flight or (self.sending is None and (self.paused or not self.waiting)):
+        if self.in_flight or self.resting or (self.sending is None and (self.paused or not self.waiting)):
             return None
-        if self.busy >= BUSY_BEFORE_ALONE:
+        if self.alone or self.busy >= BUSY_BEFORE_ALONE:
             return Lane.SIDE
         ending = self.sending.write.ending if self.sending is not None else self.waiting[0].ending
         return Lane.APPEND if ending is None else Lane.END
@@ -139,7 +146,7 @@ class Line:
     def finish(self, result: Written | Exception) -> None:
         """The write is answered: so are its requests, each with the seq of its own last entry."""
         sending = self._clear()
-        self.busy = 0
+        self.busy, self.waits, self.alone = 0, 0, False
         if not self.waiting:
             self.merges = True
         behind = 0
@@ -149,6 +156,18 @@ class Line:
             else:
                 asked.answer(result)
             behind += len(asked.entries)
+
+    def rest(self, then: Callable[[Line], None]) -> None:
+        """Send nothing for a moment, in which whoever holds the row may let it go; unless it is time to wait alone."""
+
+        def over() -> None:
+            self.resting = False
+            then(self)
+
+        if self.busy >= BUSY_BEFORE_ALONE:
+            return
+        self.resting = True
+        asyncio.get_running_loop().call_later(jittered(_REST_SECONDS * 2**self.busy), over)
 
     def dissolve(self, *, merge: bool = True) -> None:
         """The write is known not to be written: its requests stand first in line again."""
@@ -220,10 +239,17 @@ class Queue:
         self.wanted.set()
 
     def drain(self) -> list[Line]:
-        lines = list(self._lines)
+        lines = sorted(self._lines, key=lambda line: line.waits)
         self._lines.clear()
         self.wanted.clear()
         return lines
+
+    def look_again(self, offer: Callable[[Line], None]) -> None:
+        """Let those that wait for the row that somebody else waits for go with the others once more, in case that
+        their own has come free."""
+        for line in self.drain():
+            line.busy = min(line.busy, BUSY_BEFORE_ALONE - 1)
+            offer(line)
 
 
 def _answers(asked: Asked) -> int:

@@ -30,7 +30,7 @@ from agentrt.ports import (
     Write,
     Written,
 )
-from agentrt.worker.commitline import BUSY_BEFORE_ALONE, Asked, Lane, Line, Queue, Sending
+from agentrt.worker.commitline import Asked, Lane, Line, Queue, Sending
 from agentrt.worker.endings import tell_end
 from agentrt.worker.holding import Holding
 from agentrt.worker.pacing import Backoff, jittered
@@ -204,6 +204,8 @@ class Committer:
             elif batch:
                 queue.bounds.succeeded()
                 backoff.succeeded()
+            if kind is Lane.SIDE:
+                queue.look_again(self._offer)
 
     def _take(self, kind: Lane, queue: Queue) -> list[Sending]:
         """Form one write for each of the next lines, within the bounds of the lane, but at least one. A session whose
@@ -223,6 +225,7 @@ class Committer:
             else:
                 sending = batch[holding.session.id] = line.form(room)
                 room -= sending.size
+                line.waits += kind is Lane.SIDE
         return list(batch.values())
 
     async def _commit(self, kind: Lane, batch: list[Sending]) -> bool:
@@ -276,7 +279,7 @@ class Committer:
     def _too_slow(self, sending: Sending) -> None:
         """The server gave the write up, which was alone: it holds up nobody else from now on, and what was merged into
         it goes in pieces."""
-        sending.line.busy = BUSY_BEFORE_ALONE
+        sending.line.alone = True
         if len(sending.asked) > 1 and not sending.unknown:
             sending.line.dissolve(merge=False)
 
@@ -296,6 +299,8 @@ class Committer:
                     line.dissolve()
                 if kind is Lane.SIDE:  # a lock that outlasts the time limit; or a row that is gone, as a renewal tells
                     await asyncio.sleep(jittered(0.1))
+                else:
+                    line.rest(self._offer)
             case Answer.LOST:
                 await self._lost(sending)
         self._go_on(line)

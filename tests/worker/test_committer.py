@@ -214,6 +214,38 @@ async def test_a_row_that_a_client_holds_up_keeps_nobody_waiting_and_goes_alone_
     assert await ground.results(held.session.id) == ["0", "1"]
 
 
+async def test_a_row_that_is_free_is_written_while_others_stay_locked_for_as_long_as_their_client_likes(
+    ground: Ground,
+) -> None:
+    """Case 72: each of them takes turns in waiting alone, and nobody waits for all of these turns."""
+    *locked, brief = await ground.hold(6)
+    client, other = await asyncpg.connect(ground.url), await asyncpg.connect(ground.url)
+    long, short = client.transaction(), other.transaction()
+    await long.start()
+    for holding in locked:
+        await client.execute("select agentrt.send_message($1, 'wait')", holding.session.id)
+    async with committing(ground) as (committer, store):
+
+        def alone() -> list[object]:
+            return [write.lease.session_id for _, [write, *_], side in store.calls if side]
+
+        waits = [asyncio.create_task(committer.append(holding, [result()])) for holding in locked]
+        await ground.heard.until(lambda: len(set(alone())) == len(locked))  # each had a turn
+        await short.start()
+        await other.execute("select agentrt.send_message($1, 'wait')", brief.session.id)
+        turns = len(alone())
+        mine = asyncio.create_task(committer.append(brief, [result()]))
+        await ground.heard.until(lambda: brief.session.id in alone())
+        assert alone().index(brief.session.id) - turns <= 1, "it comes before those that had their turns"
+        await short.commit()
+        assert (await mine).answer is Answer.WRITTEN
+        assert not any(wait.done() for wait in waits)
+        await long.rollback()
+        assert [(await wait).answer for wait in waits] == [Answer.WRITTEN] * len(locked)
+    await client.close()
+    await other.close()
+
+
 async def test_a_write_with_an_unknown_outcome_stays_as_it_is_while_its_row_is_locked(ground: Ground) -> None:
     """Case 31."""
     [holding] = await ground.hold()
