@@ -286,6 +286,9 @@ declare
 begin
   if coalesce(agent, '') = '' then
     perform agentrt._refuse('AR004', 'agent is empty: name the agent that the session is for');
+  elsif agent !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$' then
+    perform agentrt._refuse('AR004', format('no agent can be named %s: up to 100 letters, digits, _ . and -, a letter or digit first',
+      to_jsonb(left(agent, 120))));
   end if;
   head := agentrt._new_head(agent, asked, moment);
   head.request_hash := encode(sha256(convert_to(jsonb_build_array(agent, content, asked - 'content')::text, 'UTF8')), 'hex');
@@ -315,6 +318,7 @@ create function agentrt._new_head(agent text, asked jsonb, moment timestamptz) r
 language plpgsql as $$
 declare
   head agentrt.sessions;
+  unknown text;
 begin
   head.id := coalesce(agentrt._uuid_option(asked, 'id'), agentrt.uuid7());
   head.agent := agent;
@@ -331,6 +335,12 @@ begin
   head.due := head.ready_at <= moment;
   head.last_seq := 2;
   head.config := agentrt._object_option(asked, 'config');
+  select key into unknown from jsonb_object_keys(head.config) key
+    where key <> all ('{limits,model,instructions}') order by key limit 1;
+  if found then
+    perform agentrt._refuse('AR004', format('option config has an unknown key %s: known are limits, model, instructions',
+      to_jsonb(left(unknown, 100))));
+  end if;
   perform agentrt._limits_option(head.config);
   head.labels := agentrt._object_option(asked, 'labels');
   if exists (select from jsonb_each(head.labels) where jsonb_typeof(value) <> 'string') then

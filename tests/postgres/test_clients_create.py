@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
+import pytest
 
 from tests.postgres.stage import AGENT, Stage, blocked, refused
 
@@ -143,7 +144,7 @@ async def test_an_option_that_is_null_counts_as_absent(stage):
 
 async def test_a_session_for_an_agent_that_nobody_knows_is_taken(stage):
     """Case 7."""
-    assert (await stage.head(await stage.create(agent="nobody's")))["status"] == "queued"
+    assert (await stage.head(await stage.create(agent="nobodys")))["status"] == "queued"
 
 
 BAD_OPTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -164,6 +165,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"parent_id": "x"}, ("parent_id", "x")),
     ({"config": []}, ("config", "[]")),
     ({"config": {"limits": {"turns": 0}}}, ("limits", "turns")),
+    ({"config": {"limit": 3}}, ("config", '"limit"', "known are limits, model, instructions")),
     ({"labels": {"a": 1}}, ("labels", "1")),
     ({"labels": "a"}, ("labels", "a")),
     ({"tenant": ""}, ("tenant",)),
@@ -231,15 +233,22 @@ async def test_what_python_could_not_read_back_is_refused_from_psql(stage):
     assert await stage.connection.fetchval("select count(*) from agentrt.sessions") == 0
 
 
+@pytest.mark.parametrize("name", ["mi ne", "-x", "a/b", "mine\n", "naïve", "a" * 101])
+async def test_a_session_for_an_agent_that_cannot_exist_is_refused(stage, name):
+    with refused("AR004", "no agent can be named", "100 letters"):
+        await stage.call("create_session", name, "hi", "{}")
+    assert await stage.connection.fetchval("select count(*) from agentrt.sessions") == 0
+
+
 async def test_a_hundred_levels_are_taken_and_one_more_is_not(stage):
     """Case 96."""
     for levels in (98, 99):  # beside options and config
         deep = "[" * levels + "5e-324" + "]" * levels
-        options = f'{{"config": {{"deep": {deep}}}}}'
+        options = f'{{"config": {{"model": {deep}}}}}'
         if levels == 98:
             config = (await stage.head(await stage.call("create_session", AGENT, "hi", options)))["config"]
             assert config.count("[") == 98
-            assert json.loads(config.replace("[", "").replace("]", "")) == {"deep": 5e-324}
+            assert json.loads(config.replace("[", "").replace("]", "")) == {"model": 5e-324}
         else:
             with refused("AR004", "100 levels"):
                 await stage.call("create_session", AGENT, "hi", options)
@@ -255,9 +264,9 @@ async def test_a_message_of_eight_mebibytes_is_taken_and_one_more_byte_is_not(st
 
 async def test_the_six_typed_characters_of_a_nul_stay_as_they_were_typed(stage):
     """F1."""
-    session = await stage.create("a\\u0000b", config={"k\\u0000": "v"})
+    session = await stage.create("a\\u0000b", config={"instructions": "k\\u0000"})
     assert (await stage.entries(session))[1].data["content"][0]["text"] == "a\\u0000b"
-    assert json.loads((await stage.head(session))["config"]) == {"k\\u0000": "v"}
+    assert json.loads((await stage.head(session))["config"]) == {"instructions": "k\\u0000"}
 
 
 async def test_a_queue_longer_than_a_notification_does_not_fail_the_write(stage, connect):
