@@ -76,6 +76,32 @@ def test_an_approval_is_asked_for_in_the_chat(database_url, tmp_path):
 
 
 @pytest.mark.system
+def test_an_approval_that_another_decided_meanwhile_does_not_end_the_conversation(database_url, tmp_path):
+    with worker(database_url, agents=write_agents(tmp_path, SLOW)):
+        chat = subprocess.Popen(
+            [sys.executable, "-u", "-m", "agentrt", "chat", "slow"],
+            env=environment(url=database_url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        try:
+            assert chat.stdin is not None
+            assert chat.stdout is not None
+            chat.stdin.write("pay\n")
+            chat.stdin.flush()
+            assert any("waits: approval" in line for line in chat.stdout)
+            (approval,) = json.loads(run("sessions", "approvals", "--json", url=database_url).out)
+            assert run("sessions", "reject", approval["id"], url=database_url).code == 0
+            out, err = chat.communicate("y\nstill there?\n", timeout=30)
+        finally:
+            chat.kill()
+            chat.wait()
+    assert "error: " in err
+    assert "You said still there?." in out
+    assert f"--session {approval['session_id']}" in err
+    assert len(json.loads(run("sessions", "list", "--json", url=database_url).out)) == 1
+
+
+@pytest.mark.system
 def test_ctrl_c_cancels_the_run_and_the_chat_goes_on(database_url, tmp_path):
     with worker(database_url, agents=write_agents(tmp_path, SLOW)):
         chat = subprocess.Popen(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import io
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,6 +30,8 @@ def chat(
     queue: Annotated[str | None, typer.Option(help="Queue of a new session.")] = None,
 ) -> None:
     """Talk to an agent. Ctrl-C cancels what it is doing; Ctrl-D ends the chat, not the session."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a wrong byte is visible in the line, and no end of the chat
     with asyncio.Runner() as runner:
         client = runner.run(_connect())
         try:
@@ -50,12 +54,13 @@ class _Chat:
         self._agent = agent
         self._queue = queue
         self._seen = 0
+        self._session_id: SessionId | None = None
 
     def run(self, session: str | None) -> int:
         """Until the input ends. Exit code 1 if the last run failed."""
         head = self._runner.run(self._client.get(session)) if session else None
         if head is not None:
-            self._seen = head.last_seq
+            self._seen, self._session_id = head.last_seq, head.id
         while (message := self._ask("you> ")) is not None:
             if not message.strip():
                 continue
@@ -79,23 +84,21 @@ class _Chat:
         return line.rstrip("\n")
 
     def _turn(self, head: Session | None, message: str) -> Session | None:
-        session_id = head.id if head else None
         try:
-            session_id = self._runner.run(self._send(session_id, message))
-            return self._wait(session_id)
+            return self._wait(self._runner.run(self._send(message)))
         except KeyboardInterrupt:
-            if session_id is None:
+            if self._session_id is None:
                 raise
-            return self._cancel(session_id)
+            return self._cancel(self._session_id)
         except ClientError as error:
             complain(str(error))
-            return head
+            return head if self._session_id is None else self._runner.run(self._client.get(self._session_id))
 
-    async def _send(self, session_id: SessionId | None, message: str) -> SessionId:
-        if session_id is not None:
-            await self._client.send(session_id, message)
-            return session_id
-        session_id = await self._client.create(self._agent, message, queue=self._queue)
+    async def _send(self, message: str) -> SessionId:
+        if self._session_id is not None:
+            await self._client.send(self._session_id, message)
+            return self._session_id
+        session_id = self._session_id = await self._client.create(self._agent, message, queue=self._queue)
         typer.echo(typer.style(f"session {session_id}", dim=True), err=True)
         await create_warning(self._client, self._agent, self._queue or "default")
         return session_id
@@ -110,6 +113,8 @@ class _Chat:
         stream = self._client.follow(session_id, after_seq=self._seen)
         try:
             head = await self._client.get(session_id)
+            if idle(head) and head.last_seq <= self._seen:
+                return head
             async for entry in stream:
                 self._seen = entry.seq
                 _show(entry)
@@ -134,22 +139,25 @@ class _Chat:
         return head
 
     def _decide(self, head: Session) -> bool:
-        """Ask about each open approval; True if something was decided and the session goes on."""
+        """Ask about each open approval; True if there were some. One that cannot be decided is asked about again."""
         rows = self._runner.run(self._client.pending_approvals(head.id))
         for row in rows:
             call = f"{one_line(row['tool'])}({one_line(row['arguments'])})"
             said = self._ask(f"approve {call}? [y/N] ")
             if said is None:
                 return False
-            self._runner.run(
-                self._client.decide(
-                    row["id"],
-                    "approved" if said.strip().lower() in ("y", "yes") else "rejected",
-                    reviewer=getpass.getuser(),
-                    arguments_hash=row["arguments_hash"],
-                )
+            decision: Literal["approved", "rejected"] = (
+                "approved" if said.strip().lower() in ("y", "yes") else "rejected"
             )
+            try:
+                self._runner.run(self._decided(row, decision))
+            except ClientError as error:
+                complain(str(error))
         return bool(rows)
+
+    async def _decided(self, row: Mapping[str, Any], decision: Literal["approved", "rejected"]) -> None:
+        reviewer = getpass.getuser()
+        await self._client.decide(row["id"], decision, reviewer=reviewer, arguments_hash=row["arguments_hash"])
 
 
 def _show(entry: Entry) -> None:
