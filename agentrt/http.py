@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 CLIENT_SECONDS = 5.0  # a client that sends or reads nothing for this long is dropped
+REQUEST_SECONDS = 5.0  # and so is one whose request and answer take longer than this
 MAX_CONNECTIONS = 32
 
 
@@ -86,13 +89,15 @@ class _Application:
         self._probes = probes
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("REQUEST_METHOD") == "HEAD":
+            return self._head(environ, start_response)
         path = environ.get("PATH_INFO", "/")
         method = environ.get("REQUEST_METHOD", "GET")
-        if method not in ("GET", "HEAD"):
+        if method != "GET":
             body: dict[str, Any] = {"problem": f"{method} is not offered: use GET"}
             return _respond(start_response, HTTPStatus.METHOD_NOT_ALLOWED, body)
         if path == "/metrics":
-            return self._metrics(environ, start_response)
+            return self._metrics(_with_known_formats(environ), start_response)
         if (probe := self._probes.get(path)) is not None:
             health = probe()
             status = HTTPStatus.SERVICE_UNAVAILABLE if health.problems else HTTPStatus.OK
@@ -102,6 +107,27 @@ class _Application:
         if path == "/":
             return _respond(start_response, HTTPStatus.OK, {"paths": paths})
         return _respond(start_response, HTTPStatus.NOT_FOUND, {"problem": f"there is no {path}", "paths": paths})
+
+    def _head(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """The headers of what GET answers, with the length of what it would send."""
+        started: list[Any] = []
+
+        def start(*arguments: Any) -> Callable[[bytes], object]:
+            started.extend(arguments)
+            return lambda _: None
+
+        length = sum(map(len, self({**environ, "REQUEST_METHOD": "GET"}, start)))
+        status, headers = started[:2]
+        kept = [header for header in headers if header[0].lower() != "content-length"]
+        start_response(status, [*kept, ("Content-Length", str(length))])
+        return []
+
+
+def _with_known_formats(environ: WSGIEnvironment) -> WSGIEnvironment:
+    """A version that is no number breaks the client library of the metrics: such a wish gets the plain format."""
+    if re.search(r"version=(?![0-9]+(\.[0-9]+)*\s*([;,]|$))", environ.get("HTTP_ACCEPT", "")):
+        return {name: value for name, value in environ.items() if name != "HTTP_ACCEPT"}
+    return environ
 
 
 def _respond(start_response: StartResponse, status: HTTPStatus, body: Mapping[str, Any]) -> list[bytes]:
@@ -117,6 +143,16 @@ def _respond(start_response: StartResponse, status: HTTPStatus, body: Mapping[st
 
 class _Handler(WSGIRequestHandler):
     timeout = CLIENT_SECONDS
+
+    def handle(self) -> None:
+        """Answer one request, all of which has to come and go in time: a client that drips holds no place."""
+        ending = threading.Timer(REQUEST_SECONDS, _end, [self.connection])
+        ending.daemon = True
+        ending.start()
+        try:
+            super().handle()
+        finally:
+            ending.cancel()
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name is the standard library's
         """Requests are not logged: a probe comes every few seconds."""
@@ -156,6 +192,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is nobody's problem."""
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended by itself
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _reason(error: Exception) -> str:

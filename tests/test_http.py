@@ -3,14 +3,16 @@
 import json
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
 
+from agentrt import http
 from agentrt.core.errors import ConfigurationError
 from agentrt.http import MAX_CONNECTIONS, Health, ProbeServer
+from agentrt.telemetry.metrics import Metrics
 
 
 def metrics(environ, start_response):
@@ -94,6 +96,45 @@ def test_idle_clients_do_not_keep_others_from_an_answer():
         finally:
             for connection in idle:
                 connection.close()
+
+
+def test_clients_that_drip_are_dropped_when_the_time_for_a_request_is_over(monkeypatch):
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(http._Handler, "timeout", 60)
+    with serving() as url:
+        address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        dripping = [socket.create_connection(address, timeout=20) for _ in range(MAX_CONNECTIONS)]
+        for connection in dripping:
+            connection.sendall(b"GET /livez HTTP/1.0\r\nX: a")
+        for connection in dripping:
+            with connection, suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+
+
+def test_the_metrics_library_itself_answers_whatever_format_is_wished():
+    with ProbeServer("127.0.0.1", 0, metrics=Metrics("1").application(), live=Health, ready=Health) as server:
+        for accept in (
+            "application/openmetrics-text; version=abc",
+            "text/plain;version=x",
+            "*/*",
+            "a/b; version=1.0.0",
+        ):
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=5)
+            connection.request("GET", "/metrics", headers={"Accept": accept})
+            assert connection.getresponse().status == 200
+            connection.close()
+
+
+@pytest.mark.parametrize("path", ["/livez", "/metrics", "/nowhere"])
+def test_head_tells_the_length_and_sends_no_body(path):
+    with serving() as url:
+        length = len(ask(url + path)[1])
+        with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=5) as connection:
+            connection.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
+            answer = connection.makefile("rb").read()
+    head, body = answer.split(b"\r\n\r\n")
+    assert body == b""
+    assert f"Content-Length: {length}".encode() in head
 
 
 def test_a_slow_probe_does_not_hold_up_the_others():
