@@ -17,8 +17,11 @@ class NotAnApi(Exception):
     """The base URL answered with a web page."""
 
 
-FOREIGN: Final = (NotAnApi, RuntimeError, ValueError, TypeError, AssertionError, httpx2.HTTPError)
-"""What the layer raises: its own errors and refusals of content are RuntimeErrors, downloads raise the rest."""
+FOREIGN: Final = (
+    NotAnApi, RuntimeError, ValueError, TypeError, AssertionError, AttributeError, LookupError, httpx2.HTTPError,
+)  # fmt: skip
+"""What the layer raises: its own errors and refusals of content are RuntimeErrors, downloads raise the rest; the last
+but one come of answers, and of stored objects, that are not of the form which it relies on."""
 
 _TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429})
 _Sorting = tuple[tuple[tuple[type[BaseException], ...], ModelErrorClass], ...]

@@ -159,7 +159,7 @@ def restored(message: ModelOutput, identity: ModelIdentity) -> ModelResponse:
     for fields in stored.parts:
         if "native" in fields:
             parts.extend(_loaded(fields["native"]))
-        elif (block := blocks.pop(fields.get("at", -1), None)) is not None:
+        elif (block := blocks.pop(_at(fields), None)) is not None:
             parts.extend(_part(block, fields))
     for block in blocks.values():
         parts.extend(_part(block, {}))
@@ -176,7 +176,7 @@ def restored(message: ModelOutput, identity: ModelIdentity) -> ModelResponse:
 
 def _is_unsigned(message: ModelOutput, stored: _Stored) -> bool:
     """Whether some thinking came without its signature: neither it nor the ids of what it belongs to can be sent."""
-    signed = {fields.get("at") for fields in stored.parts if fields.get("signature")}
+    signed = {_at(fields) for fields in stored.parts if fields.get("signature")}
     positions = message.positions or range(len(message.content))
     placed = zip(positions, message.content, strict=False)
     return any(isinstance(block, Thinking) and position not in signed for position, block in placed)
@@ -219,8 +219,18 @@ def _binary(block: Image | File) -> BinaryContent:
     return BinaryContent(base64.b64decode(block.base64 or ""), media_type=block.media_type)
 
 
+def _at(fields: Mapping[str, Any]) -> int:
+    at = fields.get("at")
+    return at if isinstance(at, int) else -1
+
+
 def _present_in(stored: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    return {name: stored[name] for name in fields if name in stored}
+    """Those of the form that the layer relies on: a journal may have been imported."""
+    return {
+        name: stored[name]
+        for name in fields
+        if isinstance(stored.get(name), dict if name == "provider_details" else str)
+    }
 
 
 def _object(text: object) -> Mapping[str, Any]:
