@@ -18,6 +18,7 @@ from agentrt.ports import Answer, ToolTransaction, ToolTransactionBroken, ToolTr
 from agentrt.postgres import statements
 from agentrt.postgres.faults import CONNECTION_ERRORS, translate, translated
 from agentrt.postgres.pool import DatabaseOptions, Role, opener
+from agentrt.postgres.rows import session_of
 from agentrt.postgres.writing import answers, append_arguments
 
 _CONFLICTS = ("40001", "40P01", "55P03")  # serialization failure, deadlock, the session row stayed locked
@@ -130,6 +131,8 @@ class _PostgresToolTransaction:
                 if written.answer is Answer.WRITTEN and self._transaction is not None:
                     await self._transaction.commit()
                     self._transaction = None
+                elif written.answer is Answer.LOST:
+                    await self._blame(connection, write)
         return written
 
     @contextmanager
@@ -169,6 +172,22 @@ class _PostgresToolTransaction:
             raise
         return answers(rows)[0]
 
+    async def _blame(self, connection: Connection, write: Write) -> None:
+        """Tell a session that is lost from one that the tool has changed in its own transaction."""
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            await transaction.rollback()
+        head = await connection.fetchrow(statements.HEAD, write.lease.session_id)
+        if head is None:
+            return
+        session = session_of(head)
+        ours = (self._worker_id, write.lease.fencing_token, write.owner_writes)
+        if (session.lease_owner, session.fencing_token, session.owner_writes) == ours:
+            raise ToolTransactionBroken(
+                "the tool changed its own session on ctx.connection, by a function of agentrt or otherwise: the "
+                "transaction was rolled back"
+            )
+
     async def _in_our_way(self, connection: Connection) -> Any:
         """Undo what the tool may have set; returns the id of the present transaction."""
         settings = {
@@ -188,20 +207,28 @@ class _PostgresToolTransaction:
     async def rollback(self) -> None:
         self._over = True
         transaction, self._transaction = self._transaction, None
-        if transaction is not None and not self._broken:
-            with suppress(DatabaseUnavailable), self._watched():  # it is cut then: the server rolls back
+        if transaction is None or self._broken:
+            return
+        try:
+            with self._watched():
                 async with asyncio.timeout(self._options.statement_seconds):
                     await transaction.rollback()
+        except DatabaseUnavailable:
+            if self._connection is None or self._connection.is_closed():
+                raise
+            # else a statement of the tool's still runs: the connection is cut, and the server rolls back
 
     async def close(self) -> None:
         """Roll back what was not committed, and give the connection back."""
         self._over = True
         async with self._opening:
             self._closed = True
-            connection, self._connection = self._connection, None
+            connection = self._connection
         if connection is None:
             return
         try:
             await self.rollback()
+        except DatabaseUnavailable:
+            pass  # cut: the server rolls back
         finally:
             await self._connections.release(connection, broken=self._broken)

@@ -40,10 +40,8 @@ async def run_transactional(
             async with activation.deps.store.tool_transaction(activation.deps.worker_id) as transaction:
                 return await _run_in(activation, transaction, tool, call, context=context, arguments=arguments)
         except ToolTransactionBroken as error:
-            words = (
-                f"{tool.name} committed, rolled back or began a transaction itself, so that its result could not be "
-                f"committed with what it wrote. A transactional tool leaves that to agentrt."
-            )
+            why = without_secrets(str(error), activation.deps.secrets)
+            words = f"The result of {tool.name} could not be committed together with what it wrote: {why}."
             return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
         except UnstorableBatch as error:  # a deferred constraint of the tool's own tables, or a client's result
             await activation.catch_up()
