@@ -314,6 +314,7 @@ class _Worker:
                 emit=self.emit,
                 version=self.version,
                 threads_running=lambda: threads.running,
+                tasks_running=lambda: threads.tasks,
                 leave=self.leave,
             )
         )

@@ -141,6 +141,9 @@ def unresolved_unknowns(transcript: Transcript) -> frozenset[tuple[str, str]]:
 
 # --- the words that a model reads; the same every time --------------------------------------------------------------
 
+MOST_OF_A_NAME: Final = 200
+"""Characters that are repeated of a name which a model has invented."""
+
 CUT_OFF: Final = "this call was started, and was cut off before it could report."
 
 
@@ -164,4 +167,5 @@ OBSOLETE: Final = "Not run: the request for approval became obsolete before anyb
 
 def no_such_tool(name: str, tools: Collection[str]) -> str:
     """What a model reads that called a tool which does not exist."""
-    return f"There is no tool {name!r}. The tools are: {', '.join(sorted(tools)) or 'none'}."
+    shown = name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"
+    return f"There is no tool {shown!r}. The tools are: {', '.join(sorted(tools)) or 'none'}."

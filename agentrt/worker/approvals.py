@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import inspect
+import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -12,7 +14,10 @@ from agentrt.agents import InvalidArguments, Tool
 from agentrt.core.content import Content, ToolCall
 from agentrt.core.journal import ApprovalRequested
 from agentrt.worker.activation import Activation
-from agentrt.worker.invoke import tell_failed
+from agentrt.worker.invoke import called, tell_failed
+
+PREDICATE_SECONDS: Final = 10.0
+"""So long a predicate may think; then its answer is yes."""
 
 REQUIRED: Final = "required"
 """The tool says so."""
@@ -28,11 +33,14 @@ def arguments_hash(arguments: str) -> str:
 
 async def approvals_to_request(activation: Activation, content: Content) -> list[ApprovalRequested]:
     """The approvals that the calls of a new answer need; each names its call by position."""
-    requested = []
-    for position, block in enumerate(content):
-        if isinstance(block, ToolCall) and (reason := await reason_to_ask(activation, block)) is not None:
-            requested.append(approval_of(block, reason=reason, position=position))
-    return requested
+    calls = [(position, block) for position, block in enumerate(content) if isinstance(block, ToolCall)]
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(reason_to_ask(activation, call)) for _, call in calls]
+    return [
+        approval_of(call, reason=reason, position=position)
+        for (position, call), task in zip(calls, asked, strict=True)
+        if (reason := task.result()) is not None
+    ]
 
 
 def approval_of(call: ToolCall, *, reason: str, position: int | None = None) -> ApprovalRequested:
@@ -63,9 +71,10 @@ async def reason_to_ask(activation: Activation, call: ToolCall) -> str | None:
 async def _requires_approval(activation: Activation, tool: Tool, arguments: Mapping[str, Any]) -> bool:
     if not callable(tool.requires_approval):
         return bool(tool.requires_approval)
+    limit = min(tool.timeout_seconds or PREDICATE_SECONDS, PREDICATE_SECONDS)
+    asked = partial(tool.requires_approval, **arguments)
     try:
-        answer = tool.requires_approval(**arguments)
-        return bool(await answer if inspect.isawaitable(answer) else answer)
+        return bool(await called(activation, asked, limit=limit, stopping=threading.Event()))
     except Exception as error:  # noqa: BLE001 - the user's predicate: one that raises means yes
         tell_failed(activation, tool, "requires_approval", error=error)
         return True

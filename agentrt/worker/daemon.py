@@ -71,6 +71,7 @@ class Daemon:
                     self._emit(WorkerStopped(worker_id=self._incarnation.worker.id, reason=reason))
         finally:
             await store.close()
+        self._leave_tools_behind()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -84,6 +85,12 @@ class Daemon:
             worker_id, sessions = self._incarnation.worker.id, len(self._incarnation.holdings)
             self._emit(WorkerDraining(worker_id=worker_id, reason=reason, sessions=sessions))
             self._incarnation.begin_drain()
+
+    def _leave_tools_behind(self) -> None:
+        """Tools that were given up and do not end would keep the loop from being closed, for ever."""
+        if (tools := self._parts.tasks_running()) and self._incarnation is not None:
+            words = f"{tools} tools did not stop when they were told to, and outlive the drain"
+            abort(self._incarnation.worker.id, words, emit=self._emit, leave=self._parts.leave)
 
     def cut(self) -> None:
         """The drain's time is over now."""

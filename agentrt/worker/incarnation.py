@@ -50,7 +50,7 @@ class MakeRunner(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParts:
     """What a worker is made of. ``agents`` holds the version of each agent that it serves; ``threads_running`` counts
-    tool threads; ``leave`` ends the process at once."""
+    tools that have not ended, ``tasks_running`` the coroutines among them; ``leave`` ends the process at once."""
 
     stores: StoreFactory
     settings: Settings
@@ -59,6 +59,7 @@ class WorkerParts:
     emit: EventSink
     version: str
     threads_running: Callable[[], int] = lambda: 0
+    tasks_running: Callable[[], int] = lambda: 0
     leave: Callable[[int], object] = os._exit
     clock: Callable[[], float] = time.monotonic
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from agentrt.agents import Deferred, Done, NotDone, NotExecuted, Tool, ToolConte
 from agentrt.core.events import UserCodeFailed
 from agentrt.core.journal import ToolOutcome
 from agentrt.worker.activation import Activation
-from agentrt.worker.wording import cut, error_text, result_text, trace_text
+from agentrt.worker.wording import cut, error_text, message_of, result_text, trace_text, without_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +33,20 @@ class TimeLimitExceeded(Exception):
 
 
 async def invoke(activation: Activation, tool: Tool, *, context: ToolContext, arguments: Mapping[str, Any]) -> End:
-    """Call the tool's function once. Raises nothing but ``CancelledError``."""
+    """Call the tool's function once. Raises nothing but ``CancelledError``, when this call is cancelled."""
+    context = _anew(context)
     settings = activation.deps.settings
     limit = tool.timeout_seconds or settings.tool_seconds
     given = (context,) if tool.signature.takes_context else ()
     try:
-        value = await _call(activation, partial(tool.function, *given, **arguments), limit=limit, context=context)
+        value = await called(
+            activation, partial(tool.function, *given, **arguments), limit=limit, stopping=context.stopping
+        )
     except ToolError as error:
-        return End(outcome=ToolOutcome.ERROR, content=cut(str(error), settings.tool_result_max_bytes))
+        return End(outcome=ToolOutcome.ERROR, content=cut(message_of(error), settings.tool_result_max_bytes))
     except NotExecuted as error:
-        return End(outcome=ToolOutcome.NOT_RUN, content=cut(f"Not executed: {error}", settings.tool_result_max_bytes))
+        words = without_secrets(f"Not executed: {message_of(error)}", activation.deps.secrets)
+        return End(outcome=ToolOutcome.NOT_RUN, content=cut(words, settings.tool_result_max_bytes))
     except TimeLimitExceeded as error:
         return End(outcome=ToolOutcome.TIMEOUT, content=f"{tool.name} {error}", known=False)
     except Exception as error:  # noqa: BLE001 - a tool call: one of the five borders
@@ -57,9 +62,12 @@ async def reconcile(
     """Ask the tool's ``reconcile`` what became of a call; ``Unknown`` when there is none, or when it fails."""
     if tool.reconcile is None:
         return Unknown()
+    context = _anew(context)
     limit = tool.timeout_seconds or activation.deps.settings.tool_seconds
     try:
-        answer = await _call(activation, partial(tool.reconcile, context, **arguments), limit=limit, context=context)
+        answer = await called(
+            activation, partial(tool.reconcile, context, **arguments), limit=limit, stopping=context.stopping
+        )
         return _reconciled(answer)
     except Exception as error:  # noqa: BLE001 - the user's other code: one of the five borders
         tell_failed(activation, tool, "reconcile", error=error)
@@ -79,32 +87,44 @@ def tell_failed(activation: Activation, tool: Tool, what: str, *, error: Excepti
     activation.tell(UserCodeFailed, tool=tool.name, what=what, error=words, traceback=trace)
 
 
-async def _call(activation: Activation, function: Callable[[], Any], *, limit: float, context: ToolContext) -> Any:
-    """Waiting for a thread does not count into the limit."""
-    try:
-        if inspect.iscoroutinefunction(function):
-            return await _limited(function, limit=limit)
-        async with activation.deps.threads.thread() as start:
-            value = await _limited(lambda: start(function), limit=limit)
-        return await _limited(lambda: value, limit=limit) if inspect.isawaitable(value) else value
-    except BaseException:
-        context.stopping.set()
-        raise
+def _anew(context: ToolContext) -> ToolContext:
+    """For each execution: what an earlier one was told, and what it asked for, ended with it."""
+    return replace(context, stopping=threading.Event())
 
 
-async def _limited(begin: Callable[[], Any], *, limit: float) -> Any:
-    timer = asyncio.timeout(limit)
+async def called(
+    activation: Activation, function: Callable[[], Any], *, limit: float, stopping: threading.Event
+) -> Any:
+    """What a user's function returns. Waiting for a thread does not count into the limit; ``stopping`` tells the
+    function to stop.
+
+    Raises:
+        TimeLimitExceeded: it did not return in time. It was told to stop; it may still run.
+        Exception: what it raised; ``RuntimeError`` in place of what would end more than the call.
+    """
+    threads = activation.deps.threads
+    ending = partial(_ending, limit=limit, stop_seconds=activation.deps.settings.stop_seconds, stopping=stopping)
+    if inspect.iscoroutinefunction(function):
+        return await ending(threads.task(function))
+    async with threads.thread() as start:
+        value = await ending(start(function))
+    return await ending(threads.task(lambda: value)) if inspect.isawaitable(value) else value
+
+
+async def _ending(call: asyncio.Future[Any], *, limit: float, stop_seconds: float, stopping: threading.Event) -> Any:
+    """The end of a call that runs in a task or a thread. Told to stop, by its time limit or because we are cancelled,
+    it gets ``stop_seconds`` to do so, and its end counts as it is; then it is left to itself."""
+    why: BaseException = TimeLimitExceeded(f"took longer than its time limit of {limit:g} seconds.")
     try:
-        async with timer:
-            return await begin()
-    except TimeoutError:
-        if timer.expired():
-            raise TimeLimitExceeded(f"took longer than its time limit of {limit:g} seconds.") from None
-        raise
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise RuntimeError("the tool was cancelled by its own code") from None
-    except SystemExit as error:
-        raise RuntimeError(f"the tool asked the process to exit ({error.code})") from None
+        await asyncio.wait({call}, timeout=limit)
+    except asyncio.CancelledError as error:
+        why = error
+    if not call.done():
+        stopping.set()
+        call.cancel()
+        await asyncio.wait({call}, timeout=stop_seconds)
+        if not call.done() or call.cancelled():
+            raise why
+    elif call.cancelled():
+        raise RuntimeError("the tool was cancelled by its own code")
+    return call.result()

@@ -90,7 +90,10 @@ async def _do(activation: Activation, step: Step) -> Outcome | None:
                 outcome = asked
         case RunTools():
             with suppress(Interrupted):  # the next plan closes what was cut
+                before = activation.holding.last_seq
                 await activation.attended(run_tools(activation, (*step.calls, *step.reconcile)))
+                if activation.holding.last_seq == before and not activation.holding.draining.is_set():
+                    raise RuntimeError("tools were run, and nothing came of it: the same would be planned again")
         case CloseCalls():
             await _closed(activation, step.results)
         case AskApproval():

@@ -1,14 +1,16 @@
-"""Threads for plain tool functions: our own, so that nobody else's work fills them, and daemonic, so that a function
-that never returns does not keep a process from ending."""
+"""Where tool functions run, so that one that does not stop can be given up: plain ones in threads, our own and
+daemonic; coroutines each in a task of its own. Both are counted until they have really ended."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+from agentrt.worker.wording import message_of
 
 MAX_THREADS = 64
 
@@ -20,11 +22,32 @@ class ToolThreads:
         self._free = asyncio.Semaphore(max_threads)
         self._running = 0
         self._lock = threading.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def running(self) -> int:
         """Functions that have not returned, also those whose call was given up. Read from any thread."""
-        return self._running
+        return self._running + len(self._tasks)
+
+    @property
+    def tasks(self) -> int:
+        """Those of ``running`` that are coroutines: the loop cannot be closed while there are any."""
+        return len(self._tasks)
+
+    def task(self, begin: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+        """Await ``begin()`` in a task of its own, whose cancellation is nobody else's.
+
+        It raises nothing but ``Exception`` and ``CancelledError``: what ends a process would end all of them.
+        """
+        task = asyncio.get_running_loop().create_task(_contained(begin), name="tool")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody waits for one that was given up: its error is not worth a warning
 
     @asynccontextmanager
     async def thread(self) -> AsyncIterator[Callable[[Callable[[], Any]], asyncio.Future[Any]]]:
@@ -75,7 +98,22 @@ class ToolThreads:
             return
         if error is None:
             future.set_result(result)
-        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-            future.set_exception(error)
         else:
-            future.set_exception(RuntimeError(f"the tool raised {type(error).__name__}: {error}"))
+            future.set_exception(_harmless(error))
+
+
+async def _contained(begin: Callable[[], Awaitable[Any]]) -> Any:
+    try:
+        return await begin()
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise _harmless(error) from error
+
+
+def _harmless(error: BaseException) -> Exception:
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    harmless = RuntimeError(f"the tool raised {type(error).__name__}: {message_of(error)}")
+    harmless.__cause__ = error
+    return harmless

@@ -17,6 +17,7 @@ from agentrt.worker.approvals import approval_of, arguments_hash, reason_to_ask
 from agentrt.worker.invoke import End, invoke, reconcile
 from agentrt.worker.results import deferral_of, done_end, finish, unknown_end
 from agentrt.worker.transactional import run_transactional
+from agentrt.worker.wording import cut
 
 MOST_AT_ONCE: Final = 8
 
@@ -77,7 +78,7 @@ async def _end_of(activation: Activation, call: OpenCall) -> End | None:
     except InvalidArguments as error:
         if call.started:
             return unknown_end("its arguments no longer fit the tool.")
-        return End(outcome=ToolOutcome.ERROR, content=str(error))
+        return End(outcome=ToolOutcome.ERROR, content=cut(str(error), activation.deps.settings.tool_result_max_bytes))
     if not call.started and call.approval is None and (reason := await reason_to_ask(activation, call.call)):
         await activation.append(approval_of(call.call, reason=reason))
         return None

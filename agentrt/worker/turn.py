@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,7 @@ from agentrt.core.content import Content, Text
 from agentrt.core.errors import ConfigurationError
 from agentrt.core.events import ModelRetried as RetryTold
 from agentrt.core.events import TurnFinished
-from agentrt.core.journal import AssistantMessage, ModelRetried, StopReason
+from agentrt.core.journal import ApprovalRequested, AssistantMessage, ModelRetried, StopReason
 from agentrt.core.retry import wait_seconds
 from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, SuspendReason
 from agentrt.core.transcript import Message
@@ -164,7 +165,10 @@ class _Turn:
             provider=answer.provider,
             message=answer.message,
         )
-        approvals = await approvals_to_request(self.activation, answer.content) if _may_run(answer) else []
+        approvals: list[ApprovalRequested] = []
+        if _may_run(answer):
+            with suppress(Interrupted):  # the answer is whole; a call that is run after all is asked about then
+                approvals = await self.activation.attended(approvals_to_request(self.activation, answer.content))
         await self.activation.append(entry, *approvals)
         self.activation.tell(
             TurnFinished,

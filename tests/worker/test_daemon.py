@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -123,6 +124,32 @@ async def test_when_the_drains_time_is_over_started_once_tools_get_more_and_the_
     assert once.ended == ["pay"]
     assert await _outcomes(ground, paid) == ["ok"]
     assert (await ground.row(paid))["status"] == "queued"
+
+
+async def test_a_tool_that_does_not_stop_is_left_behind_and_ends_the_process_after_the_drain(ground: Ground) -> None:
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read")
+    async def swallow() -> str:
+        """Go on, whatever happens."""
+        begun.set()
+        while not let_go.is_set():
+            with suppress(asyncio.CancelledError):
+                await let_go.wait()
+        return "at last"
+
+    agent = Agent(AGENT, model=ScriptedModel(lambda conversation: Call("swallow")), tools=[swallow])
+    session_id = await ground.create()
+    async with working(ground, agent, stop_seconds=0.05) as worker:
+        async with asyncio.timeout(5):
+            await begun.wait()
+        worker.daemon.drain("the test")
+        worker.daemon.cut()
+        await ground.heard.wait_for(WorkerStopped)
+        await ground.heard.until(lambda: worker.left)
+        assert worker.left == [70]
+        assert (await _types(ground, session_id))[-1] == "session_released"
+        let_go.set()
 
 
 async def test_a_second_signal_cuts_the_wait_and_what_is_unknown_is_journaled(ground: Ground) -> None:
