@@ -188,8 +188,9 @@ class Settings(BaseSettings):
     def passwords(self) -> tuple[str, ...]:
         """Those in the URLs, as written and as meant: what must not get into a log or a journal."""
         found = []
-        for url in (self.database_url, self.direct_database_url):
-            if url and (password := urlsplit(url).password):
+        for url in filter(None, (self.database_url, self.direct_database_url)):
+            written = [urlsplit(url).password, *re.findall(r"(?i)[?&](?:ssl)?password=([^&#]*)", url)]
+            for password in filter(None, written):
                 found += [password, unquote(password)]
         return tuple(dict.fromkeys(found))
 

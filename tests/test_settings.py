@@ -179,3 +179,8 @@ def test_an_unknown_variable_is_warned_about_by_name_with_the_close_match():
 def test_what_kubernetes_adds_for_services_is_not_warned_about():
     added = ["AGENTRT_SERVICE_HOST", "AGENTRT_SERVICE_PORT_HTTP", "AGENTRT_PORT", "AGENTRT_PORT_9464_TCP_ADDR"]
     assert unknown_variables(dict.fromkeys(added, "x")) == []
+
+
+def test_passwords_among_the_parameters_of_a_url_are_known_as_such():
+    settings = Settings(database_url="postgresql://h/db?user=u&password=a%2Fb&sslpassword=c")
+    assert set(settings.passwords()) == {"a%2Fb", "a/b", "c"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +25,18 @@ def demo(
     """Kill a worker in the middle of a session, and see another one finish it: no key, no Postgres needed."""
     from agentrt.demo import run as course
 
+    if model is not None:
+        from agentrt.models.provider import ProviderModel
+
+        ProviderModel(model).check()  # before a database is started for it
+    signal.signal(signal.SIGTERM, _leave)
     passed = course.run(folder=folder or _package(), model=model, as_json=as_json)
     raise typer.Exit(DONE if passed else FAILED)
+
+
+def _leave(number: int, _: object) -> None:
+    """End as after an error: the processes and the server that were started end too."""
+    sys.exit(128 + number)
 
 
 def _package() -> Path:
