@@ -122,6 +122,13 @@ def embedded_server(folder: Path | None = None) -> AbstractContextManager[str]:
     return embedded.running(folder)
 
 
+def location(url: str) -> str:
+    """A database's URL for people: no password."""
+    from agentrt.postgres.faults import location
+
+    return location(url)
+
+
 async def query(url: str, statement: str) -> Sequence[Sequence[Any]]:
     """The rows of one statement about tables that are not agentrt's. Raises ``DatabaseUnavailable``."""
     from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection

@@ -4,15 +4,16 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from agentrt.cli.dev import changed, prepare, state_of, watched_folders, worker_environ
+from agentrt.cli.dev import changed, free_port, prepare, state_of, watched_folders, with_database, worker_environ
 from agentrt.settings import Settings
-from tests.commandline import environment, run
+from tests.commandline import assert_one_sentence, environment, run
 from tests.servers import new_folder
 from tests.workerprocess import worker, write_agents
 
@@ -166,6 +167,30 @@ def test_dev_goes_round_the_pooler_to_migrate_and_shows_the_worker_the_way(empty
     }
 
 
+def test_dev_refuses_a_folder_beside_the_url_of_another_database(tmp_path):
+    ran = run("dev", "--folder", str(tmp_path), url="postgresql://me:secret@127.0.0.1:1/other")
+    assert_one_sentence(ran, code=2, names=("--folder", "AGENTRT_DATABASE_URL", "postgresql://127.0.0.1:1/other"))
+    assert "secret" not in ran.err
+
+
+def test_dev_says_that_the_url_of_the_environment_wins():
+    ran = run("dev", url="postgresql://127.0.0.1:1/other")
+    assert ran.code == 1
+    assert "using AGENTRT_DATABASE_URL (postgresql://127.0.0.1:1/other), not the embedded server; unset it" in ran.err
+
+
+def test_dev_takes_another_port_when_its_own_is_taken(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        other = free_port(Settings(http_port=number))
+        assert other not in (0, number)
+        assert f"port {number} is taken" in capsys.readouterr().err
+    assert free_port(Settings(http_port=number)) == number
+    assert free_port(Settings(http_port=0)) == 0
+
+
 @pytest.mark.system
 def test_dev_with_a_server_of_its_own_does_not_follow_an_inherited_direct_url(tmp_path):
     folder = new_folder()
@@ -187,6 +212,9 @@ def test_dev_with_a_server_of_its_own_does_not_follow_an_inherited_direct_url(tm
         _, err = dev.communicate(timeout=60)
         assert dev.returncode == 0, err
         assert (folder / ".gitignore").read_text() == "*\n"
+        told = (folder / "url").read_text()
+        with with_database(Settings(database_url=told), folder) as again:  # the variable is left over
+            assert run("migrate", "--check", url=again.database_url).code == 0
     finally:
         dev.kill()
         dev.communicate()
@@ -223,6 +251,7 @@ def test_dev_serves_the_agents_and_starts_the_worker_again_when_they_change(data
         out, err = dev.communicate(timeout=30)
         assert dev.returncode == 0, err
         assert database_url in out
+        assert "agentrt chat greeter" in out
         assert "worker.stopped" in err
     finally:
         dev.kill()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ LOOK_SECONDS = 0.5
 DRAIN_SECONDS = "5"  # a developer does not wait for a tool that has minutes
 STOP_SECONDS = 20.0
 SAMPLE = "agentrt.demo.hello"
+FOLDER = Path(".agentrt")
 
 
 def dev(
@@ -32,7 +35,9 @@ def dev(
         list[str] | None,
         typer.Option("--agents", "-a", metavar="MODULE|FILE", help="AGENTRT_AGENTS; a scripted sample when left out."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the database's files are kept.")] = Path(".agentrt"),
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the database's files are kept; .agentrt when left out.")
+    ] = None,
 ) -> None:
     """Run everything on this machine: an embedded Postgres whose data is kept, and a worker that reloads your agents.
 
@@ -42,22 +47,61 @@ def dev(
 
     settings = Settings(agents=",".join(agents)) if agents else Settings()
     names = settings.agents or (SAMPLE,)
-    with _with_database(settings, folder) as complete:
+    with with_database(settings, folder) as complete:
         prepare(complete)
         typer.echo("In another terminal:")
         typer.echo(f"  export AGENTRT_DATABASE_URL='{complete.database_url}'")
-        typer.echo(f"  agentrt chat {'hello' if names == (SAMPLE,) else 'YOUR_AGENT'}")
-        _Supervisor(names, worker_environ(complete, names)).run()
+        typer.echo(f"  agentrt chat {_an_agent(names)}")
+        _Supervisor(names, {**worker_environ(complete, names), "AGENTRT_HTTP_PORT": str(free_port(complete))}).run()
+
+
+def _an_agent(names: tuple[str, ...]) -> str:
+    """The name of one of the agents, asked of a process of its own: what a worker imports, this one does not."""
+    command = [sys.executable, "-m", "agentrt", "agents", "list", "--json"]
+    environ = {**os.environ, "AGENTRT_AGENTS": ",".join(names)}
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    try:
+        return str(json.loads(done.stdout)["agents"][0]["name"])
+    except (ValueError, LookupError):
+        return "YOUR_AGENT"
+
+
+def free_port(settings: Settings) -> int:
+    """A port for probes and metrics; another one if it is taken, since a second `dev` is no mistake."""
+    if settings.http_port == 0:
+        return 0
+    for port in (settings.http_port, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((settings.http_host, port))
+            except OSError:
+                continue
+            found = int(probe.getsockname()[1])
+        if found != settings.http_port:
+            warn(f"port {settings.http_port} is taken: probes and metrics are on port {found}")
+        return found
+    return settings.http_port
 
 
 @contextmanager
-def _with_database(settings: Settings, folder: Path) -> Iterator[Settings]:
-    if settings.database_url is not None:
+def with_database(settings: Settings, folder: Path | None) -> Iterator[Settings]:
+    """The settings with a database: that of AGENTRT_DATABASE_URL, or a server of our own while the block runs."""
+    data = (folder or FOLDER).absolute() / "postgres"
+    if settings.database_url is not None and not _is_ours(settings.database_url, data):
+        from agentrt.app import location
+
+        shown = location(settings.database_url)
+        if folder is not None:
+            raise ConfigurationError(
+                f"--folder {folder} and AGENTRT_DATABASE_URL ({shown}) name two databases: unset "
+                "the variable to use the embedded server"
+            )
+        warn(f"using AGENTRT_DATABASE_URL ({shown}), not the embedded server; unset it to use that")
         yield settings
         return
     from agentrt.app import embedded_server
 
-    data = folder.absolute() / "postgres"
     try:
         data.parent.mkdir(parents=True, exist_ok=True)
         (data.parent / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -67,7 +111,20 @@ def _with_database(settings: Settings, folder: Path) -> Iterator[Settings]:
         ) from error
     typer.echo(f"PostgreSQL runs in {data}; its data is kept.")
     with embedded_server(data) as url:
+        _hint_of(data).write_text(url, encoding="utf-8")
         yield on_one_server(settings, url)
+
+
+def _hint_of(data: Path) -> Path:
+    return data.parent / "url"
+
+
+def _is_ours(url: str, data: Path) -> bool:
+    """Whether the URL is that of the server in ``data``, as an earlier ``agentrt dev`` told its user to export it."""
+    try:
+        return url == _hint_of(data).read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def on_one_server(settings: Settings, url: str) -> Settings:
