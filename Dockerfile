@@ -9,7 +9,7 @@
 FROM python:3.13-slim AS build
 
 # The providers whose SDKs are in the image; `embedded` has no place in a container.
-ARG EXTRAS=openai,anthropic,mcp
+ARG EXTRAS=openai,anthropic
 
 WORKDIR /src
 # Without pip: the environment is copied as it is, and the last stage installs nothing.

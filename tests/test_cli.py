@@ -84,7 +84,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("command", [("migrate",), ("migrate", "--check"), ("sessions", "list"), ("workers", "list")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("migrate",),
+        ("migrate", "--check"),
+        ("sessions", "list"),
+        ("workers", "list"),
+        ("prune", "--older-than", "90d"),
+    ],
+)
 def test_a_database_that_does_not_answer_is_named_without_its_password(command):
     port = free_port()
     ran = run(*command, url=f"postgresql://me:geheim@127.0.0.1:{port}/db")

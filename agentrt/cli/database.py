@@ -54,6 +54,7 @@ def prune(
     """Delete sessions that ended long ago, with their journals, in small batches: it may be stopped and run again."""
     seconds = parse_duration(older_than)
     if not yes:
+        run(_reach())
         typer.confirm(f"Delete all sessions that ended more than {older_than} ago, with their journals?", abort=True)
 
     async def act() -> int:
@@ -72,6 +73,12 @@ def prune(
         print_json({"deleted": deleted}, indent=None)
     else:
         typer.echo(f"{deleted} sessions deleted")
+
+
+async def _reach() -> None:
+    """Nobody is asked about a database that does not answer."""
+    async with database():
+        pass
 
 
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
