@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
+from agentrt.core.budget import counted_cost, counted_usage
 from agentrt.core.content import Content
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import Event
@@ -292,7 +293,8 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAnswer:
-    """A whole answer: the provider itself said that (and why) it ended. Call ids are still empty."""
+    """A whole answer: the provider itself said that (and why) it ended. Call ids are still empty. Odd figures are made
+    such that they count: see ``counted_usage`` and ``counted_cost``."""
 
     content: Content
     stop_reason: StopReason
@@ -301,6 +303,10 @@ class ModelAnswer:
     cost: float | None = None
     provider: Mapping[str, Any] | None = None
     message: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "usage", counted_usage(self.usage))
+        object.__setattr__(self, "cost", counted_cost(self.cost))
 
 
 class ModelErrorClass(StrEnum):
@@ -331,8 +337,8 @@ class ModelError(Exception):
         self.message = message
         self.status = status
         self.retry_after_seconds = retry_after_seconds
-        self.usage = usage
-        self.cost = cost
+        self.usage = None if usage is None else counted_usage(usage)
+        self.cost = counted_cost(cost)
 
 
 class Model(Protocol):

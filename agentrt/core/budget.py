@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from agentrt.core.journal import Usage
+
+MOST_TOKENS = 10**12
+"""Of one model call that are counted."""
+
+MOST_COST = 100_000.0
+"""Of one model call that is counted, in US dollars."""
+
+
+def counted_usage(usage: Usage) -> Usage:
+    """What can be added up and stored of what a provider says it used."""
+    return Usage(
+        _tokens(usage.input_tokens),
+        _tokens(usage.output_tokens),
+        _tokens(usage.cache_read_tokens),
+        _tokens(usage.cache_write_tokens),
+    )
+
+
+def _tokens(count: int) -> int:
+    return min(max(count, 0), MOST_TOKENS)
+
+
+def counted_cost(cost: float | None) -> float | None:
+    """What can be added up and stored of what a call is said to have cost; None for what is no number."""
+    return None if cost is None or math.isnan(cost) else min(max(cost, 0.0), MOST_COST)
 
 
 @dataclass(frozen=True, slots=True)

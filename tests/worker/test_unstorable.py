@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from agentrt.agents import Agent, ToolContext, tool
+from agentrt.agents import Agent, Limits, ToolContext, tool
 from agentrt.core import events
+from agentrt.core.budget import MOST_COST, MOST_TOKENS
 from agentrt.core.errors import InvalidTransition
 from agentrt.core.journal import Usage
 from agentrt.core.session import WorkerId
@@ -40,20 +41,62 @@ class Before:
 
 
 async def test_an_answer_that_cannot_be_stored_blocks_the_session_and_is_not_asked_for_again(database_url):
-    """Case 82: a provider that counts more tokens than a bigint holds."""
+    """Case 82."""
     asked = []
 
     def script(conversation: Conversation):
         asked.append(True)
-        return Reply(text="hello", usage=Usage(_TOO_MANY, 1))
+        return "unspeakable"
+
+    async def refused(writes: Sequence[Write]) -> None:
+        if "unspeakable" in repr([write.entries for write in writes]):
+            raise UnstorableBatch("22003")
 
     async with local_worker(database_url, Agent("a", model=ScriptedModel(script))) as worker:
+        worker.deps.committer._store = Before(worker.store, refused)
         session_id = await worker.ask("a", "begin")
         reason, message = await suspension(worker, session_id)
         assert (reason, asked) == ("blocked", [True])
         assert "cannot store" in message
         assert (await head(worker, session_id)).attempt == 0
         assert told(worker, events.SessionCrashed) == []
+
+
+@pytest.mark.parametrize(
+    ("usage", "cost", "tokens", "paid"),
+    [
+        (Usage(_TOO_MANY, 1), 0.25, MOST_TOKENS + 1, 0.25),
+        (Usage(-5, 7), -3.0, 7, 0),
+        (Usage(1, 1), float("nan"), 2, 0),
+        (Usage(1, 1), float("inf"), 2, MOST_COST),
+        (Usage(1, 1), 1e30, 2, MOST_COST),
+    ],
+)
+async def test_odd_figures_of_a_provider_are_stored_as_far_as_they_count(database_url, usage, cost, tokens, paid):
+    """Case 82: more tokens than a bigint holds, costs that are no number or below zero."""
+    model = ScriptedModel(lambda _: Reply(text="hello", usage=usage, cost=cost))
+    async with local_worker(database_url, Agent("a", model=model)) as worker:
+        session_id = await worker.ask("a", "begin")
+        session = await head(worker, session_id)
+    assert (session.status, session.turns) == ("completed", 1)
+    assert (session.input_tokens + session.output_tokens, float(session.cost)) == (tokens, paid)
+
+
+async def test_a_cost_below_zero_or_without_a_number_does_not_lift_the_limit(database_url):
+    costs = iter([float("nan"), -5.0, 0.75, 0.75])
+
+    def script(conversation: Conversation):
+        return Reply(calls=[Call("look", {"n": len(conversation.results)})], cost=next(costs))
+
+    @tool(effect="read")
+    async def look(n: int) -> str:
+        """Look."""
+        return str(n)
+
+    agent = Agent("a", model=ScriptedModel(script), tools=[look], limits=Limits(cost=1.0))
+    async with local_worker(database_url, agent) as worker:
+        reason, message = await suspension(worker, await worker.ask("a", "begin"))
+    assert (reason, "1.5000 of 1.0000" in message) == ("budget", True)
 
 
 async def test_an_ending_that_cannot_be_stored_blocks_the_session(database_url):
