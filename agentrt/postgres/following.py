@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from agentrt.core.errors import DatabaseUnavailable, NotFound
+from agentrt.core.errors import OUTAGES, NotFound
 from agentrt.core.journal import Entry
 from agentrt.core.session import SessionId
 from agentrt.postgres.listener import JOURNAL, Listener, Names, ids_of
@@ -76,7 +76,7 @@ class Follower:
                     self._tell_outage(None)
                 except NotFound:
                     return
-                except DatabaseUnavailable as error:
+                except OUTAGES as error:
                     page = ()
                     self._tell_outage(str(error))
                     await asyncio.sleep(random.uniform(0.1, _LONGEST_PAUSE_SECONDS))  # noqa: S311 - no secret
