@@ -168,7 +168,6 @@ def _traits(tool: Tool) -> ToolTraits:
     return ToolTraits(
         effect=tool.effect,
         pauses=tool.pauses,
-        sequential=tool.sequential,
         reconciles=tool.reconcile is not None,
         on_unknown=tool.on_unknown,
     )

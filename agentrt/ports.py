@@ -281,13 +281,12 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One call. ``messages`` is the provider-valid view; ``output_schema`` asks for structured output."""
+    """One call. ``messages`` is the provider-valid view; ``settings`` are the adapter's own, such as temperature."""
 
     instructions: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     limits: ModelLimits = ModelLimits()
-    output_schema: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -310,7 +309,7 @@ class ModelAnswer:
 
 
 class ModelErrorClass(StrEnum):
-    """How an error of a model call is dealt with (page "Turn" of the design)."""
+    """How an error of a model call is dealt with: as the README's table of classes says."""
 
     TRANSIENT = "transient"
     REJECTED = "rejected"

@@ -48,9 +48,6 @@ class Unknown:
     """What ``reconcile`` returns when it cannot tell either."""
 
 
-Reconciled = Done | NotDone | Unknown
-
-
 @dataclass(frozen=True, slots=True)
 class Deferred:
     """What ``ctx.defer`` returns: the call will be answered by ``complete_tool_call``."""

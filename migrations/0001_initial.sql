@@ -110,7 +110,7 @@ create table agentrt.approvals (
 );
 create index approvals_expiry on agentrt.approvals (expires_at) where state = 'pending';
 
--- Somebody follows this session's entries (and text deltas) until expires_at.
+-- Somebody follows this session's entries until expires_at.
 create table agentrt.followers (
   session_id uuid not null,
   follower   uuid not null,

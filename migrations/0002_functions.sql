@@ -152,12 +152,23 @@ begin
   return closed;
 end $$;
 
--- A crash is charged when it is seen: running -> queued with a back-off, or failed when the attempts are used up (then
--- perhaps queued again, by a queued message). entry_type tells how it was seen: session_orphaned (a reap, new_token) or
--- session_released (a crash release). Returns the status afterwards, and the run if it failed.
-create function agentrt._charge(
-  session_id uuid, entry_type text, entry_data jsonb, new_token boolean,
-  dedup_key text default null, worker_id uuid default null, out status text, out exhausted jsonb
+-- Whether one more crash of a session is one too many.
+create function agentrt._exhausted(attempt integer, max_attempts integer, takeovers integer) returns boolean
+language sql immutable as $$ select attempt >= max_attempts or takeovers + 1 >= 20 $$;
+
+-- The outcome of a run that has crashed too often; the entry of last_type tells of the last time.
+create function agentrt._exhausted_outcome(attempt integer, takeovers integer, last_type text) returns jsonb
+language sql stable as $$
+  select jsonb_build_object('code', 'attempts_exhausted', 'message', format(
+    'its workers crashed without a committed step in between: %s in a row, %s in this run; the last time is told by '
+    'the entry %s', attempt, takeovers + 1, last_type))
+$$;
+
+-- A reap charges the crash: running -> queued with a back-off and a new token, or failed when the attempts are used up
+-- (then perhaps queued again, by a queued message). Returns the status afterwards, and the run if it failed. A crash
+-- release is charged by end.sql in the same way.
+create function agentrt._charge_orphan(
+  session_id uuid, entry_data jsonb, judge uuid, out status text, out exhausted jsonb
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -166,30 +177,27 @@ declare
   ending jsonb;
 begin
   update agentrt.sessions s
-    set fencing_token = s.fencing_token + _charge.new_token::integer, status = 'queued', lease_owner = null,
-        lease_acquired_at = null,
+    set fencing_token = s.fencing_token + 1, status = 'queued', lease_owner = null, lease_acquired_at = null,
         running_seconds = s.running_seconds + extract(epoch from moment - s.lease_acquired_at)
-    where s.id = _charge.session_id and s.status = 'running'
+    where s.id = _charge_orphan.session_id and s.status = 'running'
     returning s.* into strict head;
-  perform agentrt._append_entry(session_id, entry_type, entry_data, dedup_key, worker_id);
-  if head.attempt >= head.max_attempts or head.takeovers + 1 >= 20 then
-    ending := jsonb_build_object('code', 'attempts_exhausted', 'message',
-      format('crashed %s times without a committed step, %s times in this run; last seen by %s',
-             head.attempt, head.takeovers + 1, entry_type));
+  perform agentrt._append_entry(session_id, 'session_orphaned', entry_data, worker_id => judge);
+  if agentrt._exhausted(head.attempt, head.max_attempts, head.takeovers) then
+    ending := agentrt._exhausted_outcome(head.attempt, head.takeovers, 'session_orphaned');
     update agentrt.sessions s set status = 'failed', outcome = ending, finished_at = moment
-      where s.id = _charge.session_id;
+      where s.id = _charge_orphan.session_id;
     perform agentrt._obsolete_approvals(session_id);
     perform agentrt._append_entry(session_id, 'session_failed', jsonb_build_object('outcome', ending),
-                                  worker_id => worker_id);
+                                  worker_id => judge);
     exhausted := jsonb_build_object('session_id', head.id, 'agent', head.agent, 'queue', head.queue, 'run', head.run,
                                     'attempt', head.attempt, 'fencing_token', head.fencing_token);
-    status := case when agentrt._promote(session_id, worker_id) then 'queued' else 'failed' end;
+    status := case when agentrt._promote(session_id, judge) then 'queued' else 'failed' end;
     return;
   end if;
   update agentrt.sessions s
     set attempt = s.attempt + 1, takeovers = s.takeovers + 1,
         ready_at = moment + agentrt._crash_delay(head.attempt), due = head.attempt < 2
-    where s.id = _charge.session_id;
+    where s.id = _charge_orphan.session_id;
   if head.attempt < 2 then
     perform agentrt._notify('agentrt_ready', array[head.queue]);
   end if;
@@ -327,8 +335,8 @@ begin
         where s.id = orphan.id and s.fencing_token = orphan.fencing_token and s.status = 'running'
         for no key update skip locked;
       if found then
-        charged := agentrt._charge(orphan.id, 'session_orphaned',
-          jsonb_build_object('worker_id', orphan.owner, 'worker', coalesce(orphan.name, '')), true, worker_id => judge);
+        charged := agentrt._charge_orphan(orphan.id,
+          jsonb_build_object('worker_id', orphan.owner, 'worker', coalesce(orphan.name, '')), judge);
         if charged.status = 'failed' then
           failed := failed + 1;
         else

@@ -263,8 +263,8 @@ begin
     order by j.seq;
 end $$;
 
--- Says that somebody follows the session for so many seconds: workers notify about its entries, and send the text of its
--- running turn. Called again before they are over. Returns until when.
+-- Says that somebody follows the session for so many seconds: whoever writes notifies about its entries. Called again
+-- before they are over. Returns until when.
 create function agentrt.follow_session(session_id uuid, seconds integer default 30) returns timestamptz
 language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp as $$
 #variable_conflict use_column

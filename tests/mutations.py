@@ -120,16 +120,13 @@ MUTATIONS = (
         "postgres/test_worker_end::test_a_completion_makes_open_approvals_obsolete_in_the_same_transaction",
     ),
     _guard(
-        "a crash release counts attempts", END, "a.attempt_now >= d.max_attempts or ", "",
+        "a crash counts attempts", FUNCTIONS, "select attempt >= max_attempts or ", "select ",
         "postgres/test_worker_guards::test_crash_releases_exhaust_the_attempts",
-    ),
-    _guard(
-        "a reap counts attempts", FUNCTIONS, "if head.attempt >= head.max_attempts or ", "if ",
         "postgres/test_worker_charging::"
         "test_the_fifth_crash_in_a_row_fails_the_session_and_a_new_message_begins_at_zero",
     ),
     _guard(
-        "a reap counts takeovers", FUNCTIONS, " or head.takeovers + 1 >= 20 then", " then",
+        "a crash counts takeovers", FUNCTIONS, " or takeovers + 1 >= 20 $$", " $$",
         "postgres/test_worker_charging::"
         "test_committed_progress_keeps_the_attempt_at_two_but_twenty_takeovers_are_enough",
     ),

@@ -263,9 +263,9 @@ def test_the_version_follows_instructions_model_and_tools_and_nothing_else():
 
 
 def test_traits_tell_the_planner_what_a_tool_is():
-    asking = tool(effect="once", pauses=True, sequential=True, reconcile=lambda ctx, a, b: Done(), on_unknown="suspend")
+    asking = tool(effect="once", pauses=True, reconcile=lambda ctx, a, b: Done(), on_unknown="suspend")
     traits = Agent("a", model=MODEL, tools=[asking(add)]).traits()["add"]
-    assert (traits.effect, traits.pauses, traits.sequential) == (Effect.ONCE, True, True)
+    assert (traits.effect, traits.pauses) == (Effect.ONCE, True)
     assert (traits.reconciles, traits.on_unknown) == (True, "suspend")
 
 

@@ -62,7 +62,7 @@ def test_every_log_event_is_there_with_its_level():
     assert documented == dict(NAMES.values())
 
 
-WRITTEN_BY_SQL = {"session_woken": {"force?", "limits?"}, "session_released": {"detail?"}}
+WRITTEN_BY_SQL = {"session_woken": {"force?", "limits?"}}
 """What the database adds, and Python does not look at."""
 
 

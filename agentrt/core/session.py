@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -137,7 +137,6 @@ class Crashed:
     """An unexpected exception in the runner: charged like a dead worker."""
 
     message: str
-    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 Outcome = Completed | Failed | Suspended | Released | Crashed

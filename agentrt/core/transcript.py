@@ -10,7 +10,6 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import accumulate
 from operator import attrgetter
 from typing import Final
@@ -71,9 +70,9 @@ class Transcript:
     ``opening`` holds what stands before the first answer: a summary, user messages. ``highest_user_seq`` is the
     ``seen_seq`` of an answer to this view; ``undelivered`` are the user messages that no answer has seen, ``queued``
     those that wait for the next run. ``run_began`` is the index of the first turn of the present run. ``retries`` are
-    the model calls that gave no answer, since the last answer, wake or start of the run, ``retrying_since`` is the
-    time of the first. ``resumed_seq`` is where an operator last resumed the session. ``spent`` is of the present run,
-    as far as these entries show it; running time is not in the journal.
+    the model calls that gave no answer, since the last answer, wake or start of the run. ``resumed_seq`` is where an
+    operator last resumed the session. ``spent`` is of the present run, as far as these entries show it; running time
+    is not in the journal.
     """
 
     last_seq: Seq = Seq(0)
@@ -86,14 +85,8 @@ class Transcript:
     queued: tuple[Seq, ...] = ()
     run_began: int = 0
     retries: tuple[ModelRetried, ...] = ()
-    retrying_since: datetime | None = None
     resumed_seq: Seq = Seq(0)
     spent: Spent = field(default_factory=Spent)
-
-    @property
-    def last_answer(self) -> AssistantMessage | None:
-        """The last answer that counts; its seq is ``turns[-1].seq``."""
-        return self.turns[-1].answer if self.turns else None
 
     def view(self, identity: ModelIdentity | None) -> tuple[Message, ...]:
         """What the model ``identity`` is sent: valid for every provider, append-only from request to request.
@@ -332,7 +325,6 @@ def _arrange(found: _Found, last_seq: Seq, *, run: int) -> Transcript:
         queued=tuple(Seq(seq) for seq in found.queued),
         run_began=sum(1 for turn in turns if turn.seq <= found.terminal_seq),
         retries=tuple(entry.data for entry in found.retries if isinstance(entry.data, ModelRetried)),
-        retrying_since=found.retries[0].created_at if found.retries else None,
         resumed_seq=Seq(found.resumed_seq),
         spent=Spent(found.turns, found.tokens, found.cost),
     )

@@ -78,8 +78,8 @@ def ending_json(outcome: Outcome) -> str:
             ending = {"kind": "suspend", "suspension": suspension}
         case Released(reason=why, delay_seconds=delay_seconds, message=message):
             ending = {"kind": "release", "reason": str(why), "delay_seconds": delay_seconds, "message": message}
-        case Crashed(message=message, detail=detail):
-            ending = {"kind": "crash", "message": message, "detail": detail}
+        case Crashed(message=message):
+            ending = {"kind": "crash", "message": message}
         case _:
             assert_never(outcome)
     return dump(ending)

@@ -3,7 +3,7 @@
 --   $1-$5        as in append.sql; entries (often none) are written before the ending's own
 --   $6 bigint[]  the last_seq that the ending was planned from
 --   $7 jsonb[]   {"kind": suspend | complete | fail | release | crash,
---                "suspension"?, "outcome"?, "reason"?, "message"?, "detail"?, "delay_seconds"?}
+--                "suspension"?, "outcome"?, "reason"?, "message"?, "delay_seconds"?}
 -- Rows, in the order of the input: n, answer, last_seq (the session's when written), status (afterwards), exhausted (a
 -- crash that failed the run).
 -- Transitions: running -> suspended, completed, failed, queued. Complete and suspend are stale when a client wrote
@@ -64,7 +64,7 @@ charged as materialized (
   from decided d
   cross join lateral (select case when d.progress then 1 else d.attempt end as attempt_now) a
   cross join lateral (
-    select d.kind = 'crash' and (a.attempt_now >= d.max_attempts or d.takeovers + 1 >= 20) as exhausted
+    select d.kind = 'crash' and agentrt._exhausted(a.attempt_now, d.max_attempts, d.takeovers) as exhausted
   ) c
 ),
 ended as materialized (                                 -- all rows of the input; those with `ours` are written below
@@ -78,9 +78,7 @@ ended as materialized (                                 -- all rows of the input
       else 'queued'
     end as new_status,
     case
-      when c.exhausted then jsonb_build_object('code', 'attempts_exhausted', 'message', format(
-        'crashed %s times without a committed step, %s times in this run; last seen by session_released',
-        c.attempt_now, c.takeovers + 1))
+      when c.exhausted then agentrt._exhausted_outcome(c.attempt_now, c.takeovers, 'session_released')
       when c.terminal then c.ending -> 'outcome'
     end as outcome
   from charged c                                        -- the function looks with a fresh snapshot, after the lock
@@ -105,8 +103,7 @@ written as (
       when 'suspend' then jsonb_build_object('suspension', ending -> 'suspension')
       when 'release' then jsonb_strip_nulls(jsonb_build_object('reason', ending ->> 'reason',
         'message', nullif(ending ->> 'message', '')))
-      when 'crash' then jsonb_strip_nulls(jsonb_build_object('reason', 'crash', 'message', ending ->> 'message',
-        'detail', nullif(ending -> 'detail', '{}')))
+      when 'crash' then jsonb_strip_nulls(jsonb_build_object('reason', 'crash', 'message', ending ->> 'message'))
       else jsonb_build_object('outcome', outcome)
     end,
     case when entry_count = 0 then 'w:' || token || ':' || writes end
