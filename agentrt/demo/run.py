@@ -81,11 +81,13 @@ def run(*, folder: Path, model: str | None, as_json: bool) -> bool:
     """Run the demo and print it; True if the session completed, nothing was lost and nothing was doubled.
 
     Raises:
-        ConfigurationError: the folder holds no Python file, or the embedded PostgreSQL is not installed.
+        ConfigurationError: the folder holds no Python file, a worker does not start, or the embedded PostgreSQL is
+            not installed.
     """
     folder = folder.resolve()
     if not folder.is_dir():
-        raise ConfigurationError(f"there is no folder {folder}: name one that holds Python files with --folder")
+        what = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        raise ConfigurationError(f"{what}: name a folder that holds Python files with --folder")
     if next(folder.rglob("*.py"), None) is None:
         raise ConfigurationError(f"{folder} holds no Python file: name another folder with --folder")
     show = Show(quiet=as_json)
@@ -94,8 +96,8 @@ def run(*, folder: Path, model: str | None, as_json: bool) -> bool:
         markers = Path(temporary) / "inside"
         markers.mkdir()
         asyncio.run(_prepare(url))
-        with _workers(url, model=model) as workers:
-            summary = asyncio.run(_course(url, folder, markers, workers=workers, show=show))
+        with _workers(url, model=model) as processes:
+            summary = asyncio.run(_course(url, folder, markers, processes=processes, show=show))
     show.end(summary)
     if as_json:
         print(json.dumps(asdict(summary)))  # noqa: T201 - the one line that --json promises
@@ -108,8 +110,8 @@ async def _prepare(url: str) -> None:
 
 
 @contextmanager
-def _workers(url: str, *, model: str | None) -> Iterator[dict[int, str]]:
-    """Two worker processes as pid → name, ended when the block is left."""
+def _workers(url: str, *, model: str | None) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
+    """Two worker processes by name, ended when the block is left."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTRT_")}
     settings = inherited | WORKER_SETTINGS | {"AGENTRT_DATABASE_URL": url} | ({"DEMO_MODEL": model} if model else {})
     command = [sys.executable, "-m", "agentrt", "worker"]
@@ -118,7 +120,7 @@ def _workers(url: str, *, model: str | None) -> Iterator[dict[int, str]]:
         for name in WORKERS
     ]
     try:
-        yield {process.pid: name for process, name in zip(processes, WORKERS, strict=True)}
+        yield dict(zip(WORKERS, processes, strict=True))
     finally:
         for process in processes:
             process.terminate()
@@ -130,11 +132,14 @@ def _workers(url: str, *, model: str | None) -> Iterator[dict[int, str]]:
                 process.wait()
 
 
-async def _course(url: str, folder: Path, markers: Path, *, workers: Mapping[int, str], show: Show) -> Summary:
+async def _course(
+    url: str, folder: Path, markers: Path, *, processes: Mapping[str, subprocess.Popen[bytes]], show: Show
+) -> Summary:
     """One session from its creation to the figures."""
     summary, seen = Summary(), _Seen()
+    workers = {process.pid: name for name, process in processes.items()}
     async with connect(url) as client:
-        await _introduce(client, workers, show=show)
+        await introduce(client, processes, show=show)
         session_id = await client.create(
             "auditor",
             f"Audit the Python files in {folder}.",
@@ -146,13 +151,16 @@ async def _course(url: str, folder: Path, markers: Path, *, workers: Mapping[int
     return summary
 
 
-async def _introduce(client: Client, workers: Mapping[int, str], *, show: Show) -> None:
+async def introduce(client: Client, processes: Mapping[str, subprocess.Popen[bytes]], *, show: Show) -> None:
     """Wait until both workers have registered, and learn their ids."""
     async with asyncio.timeout(START_SECONDS):
-        while len(registered := await client.workers()) < len(workers):  # noqa: ASYNC110 - a view tells nobody
+        while len(registered := await client.workers()) < len(processes):
+            for name, process in processes.items():
+                if (code := process.poll()) is not None:
+                    raise ConfigurationError(f"{name} has ended with exit code {code}: what it printed above says why")
             await asyncio.sleep(0.05)
     show.know({worker.id: worker.name for worker in registered})
-    show.say(f"Two workers run: {', '.join(f'{name} (pid {pid})' for pid, name in workers.items())}.")
+    show.say(f"Two workers run: {', '.join(f'{name} (pid {process.pid})' for name, process in processes.items())}.")
 
 
 async def _watch(
