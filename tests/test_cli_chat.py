@@ -126,6 +126,27 @@ def test_ctrl_c_cancels_the_run_and_the_chat_goes_on(database_url, tmp_path):
     assert chat.returncode == 0, err
 
 
+def test_who_waits_for_an_agent_that_nobody_serves_is_told_how_to_leave(database_url):
+    chat = subprocess.Popen(
+        [sys.executable, "-u", "-m", "agentrt", "chat", "nobody"],
+        env=environment(url=database_url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert chat.stdin is not None
+        assert chat.stderr is not None
+        chat.stdin.write("hello\n")
+        chat.stdin.flush()
+        assert any("Ctrl-C gives up waiting" in line for line in chat.stderr)
+        chat.send_signal(signal.SIGINT)
+        out, _ = chat.communicate(timeout=25)
+    finally:
+        chat.kill()
+        chat.wait()
+    assert "cancelled" in out
+    assert chat.returncode == 0
+
+
 def test_a_chat_with_a_session_that_does_not_exist_is_refused(database_url):
     ran = run("chat", "greeter", "--session", "00000000-0000-0000-0000-000000000000", url=database_url, stdin="hi\n")
     assert ran.code == 1

@@ -100,7 +100,8 @@ class _Chat:
             return self._session_id
         session_id = self._session_id = await self._client.create(self._agent, message, queue=self._queue)
         typer.echo(typer.style(f"session {session_id}", dim=True), err=True)
-        await create_warning(self._client, self._agent, self._queue or "default")
+        if await create_warning(self._client, self._agent, self._queue or "default"):
+            typer.echo("Ctrl-C gives up waiting and cancels the session; then Ctrl-D ends the chat.", err=True)
         return session_id
 
     def _wait(self, session_id: SessionId) -> Session:

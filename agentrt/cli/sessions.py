@@ -282,11 +282,11 @@ def _config(given: str | None) -> dict[str, Any] | None:
     return config
 
 
-async def create_warning(client: Client, agent: str, queue: str) -> None:
-    """Warn if nobody is there to run the session."""
+async def create_warning(client: Client, agent: str, queue: str) -> bool:
+    """Warn if nobody is there to run the session; True if so."""
     workers = [worker for worker in await client.workers() if worker.state == "alive"]
     if any(agent in worker.agents and queue in worker.queues for worker in workers):
-        return
+        return False
     agents = sorted({name for worker in workers for name in worker.agents})
     if agent in agents:
         queues = sorted({name for worker in workers if agent in worker.agents for name in worker.queues})
@@ -295,6 +295,7 @@ async def create_warning(client: Client, agent: str, queue: str) -> None:
         warn(f"no running worker serves agent {agent}, so the session waits; known agents: {', '.join(agents)}")
     else:
         warn(f"no worker is running, so the session waits until one that serves agent {agent} starts")
+    return True
 
 
 # --- what they see --------------------------------------------------------------------------------------------------
