@@ -108,6 +108,17 @@ async def test_entries_are_read_back_in_order_from_any_place_and_from_behind_the
     assert session == held.id
 
 
+@pytest.mark.parametrize(("covers_to", "first"), [("everything", 1), (-3, 1), (10**30, 1), (10**17, 4)])
+async def test_a_compaction_that_covers_what_it_cannot_hides_no_later_entry(
+    hire: HireOwner, stage: Stage, covers_to: Any, first: int
+) -> None:
+    await stage.create()
+    owner = await hire()
+    held = await owner.take()
+    await owner.append(held, Compaction("odd", covers_to=covers_to), answer("after"))
+    assert [e.seq for e in await owner.store.read(held.id, Seq(0))] == list(range(first, 6))
+
+
 # --- what cannot be stored ------------------------------------------------------------------------------------------
 
 

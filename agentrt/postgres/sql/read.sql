@@ -3,7 +3,9 @@
 --   exceeds them is the last one.
 -- Rows: as in the journal, and bytes, the sum so far.
 with cover as materialized (
-  select seq, (data ->> 'covers_to')::bigint as covers_to
+  select case                                              -- an imported entry may say anything; it never covers itself
+      when data ->> 'covers_to' ~ '^[0-9]{1,18}$' then least((data ->> 'covers_to')::bigint, seq - 1) else 0
+    end as covers_to
   from agentrt.journal
   where session_id = $1 and type = 'compaction' and $2 = 0
   order by seq desc
