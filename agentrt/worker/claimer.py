@@ -119,6 +119,8 @@ class Claimer:
         self._hungry = True
         self._stopping = asyncio.Event()
         self._claims = 0
+        self.unanswered = False
+        """Whether a claim ever failed: it may have been made all the same."""
         self.pending: int | None = None
         """The number of the claim that is on its way: what it brings is owned, but not held yet."""
 
@@ -188,6 +190,9 @@ class Claimer:
             for session in claimed.sessions:
                 self._offering.begun(session.agent)
                 self._start(session)
+        except BaseException:
+            self.unanswered = True
+            raise
         finally:
             self.pending = None
         self._emit(ClaimFinished(seconds=self._clock() - begun, sessions=len(claimed.sessions)))

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
@@ -170,6 +171,10 @@ class Incarnation:
     async def _claim(self) -> None:
         try:
             await self.claimer.run()
+            if self.claimer.unanswered and not self.dead:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.worker.lease_seconds):
+                        await self.reconciler.nothing_astray()
         finally:
             self._claiming = False
             self.changed.set()
@@ -229,7 +234,10 @@ class Incarnation:
             await self._end(holding, outcome)
 
     async def _refuse(self, holding: Holding) -> None:
-        """Give back what was claimed when nothing may be begun any more."""
+        """Give back what was claimed when nothing may be begun any more; behind the fence with the next renewal."""
+        if self.keeper.fenced:
+            holding.lose("claimed while the lease could not be proven", fenced=True)
+            return
         await self._end(holding, Released(ReleaseReason.DRAIN if self.draining else ReleaseReason.FENCED))
 
     async def _end(self, holding: Holding, outcome: Released | Crashed) -> None:

@@ -50,6 +50,8 @@ class Reconciler:
         self._work: dict[Lease, ReleaseReason] = {}
         self._returning: set[Lease] = set()
         self._wanted = asyncio.Event()
+        self._renewals = 0
+        self._renewed = asyncio.Event()
 
     def stopped(self, holding: Holding) -> None:
         """``holding`` has left its slot without an ending since the worker was fenced: give it back when the lease is
@@ -73,6 +75,16 @@ class Reconciler:
             del self._stopped[lease]  # somebody else's now
         for grant in renewal.grants:
             self._consider_stopped(Lease(grant.session_id, grant.fencing_token))
+        self._renewals += 1
+        self._renewed.set()
+
+    async def nothing_astray(self) -> None:
+        """Wait until the database grants nothing that we do not run: a claim without an answer may have been made."""
+        enough = self._renewals + 2
+        while self._renewals < enough or self._strays or self._returning:
+            self._renewed.clear()
+            self._renew()
+            await self._renewed.wait()
 
     def _compare(self, holding: Holding, grant: Grant | None) -> None:
         if grant is not None and grant.fencing_token == holding.lease.fencing_token:
