@@ -130,7 +130,7 @@ async def test_a_follower_tells_once_that_the_database_is_away_and_once_that_it_
             proxy.refuses = True
             await proxy.cut()
             following = asyncio.create_task(anext(entries))
-            assert "127.0.0.1" in await told.get()
+            assert "127.0.0.1" in (await told.get() or "")
             arrived = proxy.arrivals
             while proxy.arrivals < arrived + 3:  # noqa: ASYNC110 - it tries again, and tells it to nobody
                 await asyncio.sleep(0.02)
