@@ -133,7 +133,7 @@ class ToolContext:
         return self.transaction
 
     def progress(self, text: str) -> None:
-        """Tell whoever follows the session; not kept."""
+        """Meant for whoever follows the session; not kept, and nothing shows it yet."""
         self.on_progress(text)
 
     def defer(self, *, expires_seconds: float | None = None) -> Deferred:

@@ -12,7 +12,7 @@ from agentrt.core.session import Session, WorkerId
 from agentrt.ports import EventSink, Offer, SessionStore
 from agentrt.settings import Settings
 from agentrt.worker.holding import Holdings
-from agentrt.worker.pacing import Backoff, jittered
+from agentrt.worker.pacing import Backoff, jittered, wait_for
 
 WITHHELD_SECONDS = 300.0
 """For how long an agent is not offered after a configuration error; then one session is tried."""
@@ -153,7 +153,7 @@ class Claimer:
                     self._hungry = await self.claim_once(self.free) > 0
                 except Exception as error:  # noqa: BLE001 - a daemon loop: reported, and tried again
                     self._emit(ClaimFailed(error=str(error) or repr(error)))
-                    await _wait(self._stopping, backoff.failed())
+                    await wait_for(self._stopping, backoff.failed())
                     continue
                 backoff.succeeded()
                 if self._hungry:
@@ -164,7 +164,7 @@ class Claimer:
         poll = (
             self._settings.poll_seconds if self._listening() else min(_POLL_SECONDS_DEAF, self._settings.poll_seconds)
         )
-        if not await _wait(self._woken, jittered(poll)):
+        if not await wait_for(self._woken, jittered(poll)):
             self._hungry = True
 
     async def claim_next_session(self) -> int:
@@ -199,12 +199,3 @@ class Claimer:
         if not claimed.alive:
             self._doubted()
         return len(claimed.sessions)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for ``event``, at most ``seconds``; whether it is set."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False

@@ -18,7 +18,7 @@ from agentrt.worker.claimer import Offering
 from agentrt.worker.holding import Holding
 from agentrt.worker.incarnation import Incarnation, MakeRunner, RunSession, WorkerParts
 from agentrt.worker.keeper import abort
-from agentrt.worker.pacing import Backoff, jittered
+from agentrt.worker.pacing import Backoff, jittered, wait_for
 
 __all__ = ["Daemon", "MakeRunner", "RunSession", "WorkerParts"]
 
@@ -63,7 +63,7 @@ class Daemon:
                         if not worked:
                             raise
                         self._emit(WarningRaised(message=f"cannot register anew: {error}"))
-                        await self._wait(self._draining, backoff.failed())
+                        await wait_for(self._draining, backoff.failed())
                         continue
                     worked = True
                     backoff.succeeded()
@@ -126,7 +126,7 @@ class Daemon:
             wait = self._cut_short(incarnation, cancelled) if incarnation.draining else None
             if incarnation.dead:
                 wait = jittered(0.2)  # a tool's thread tells nobody that it has ended
-            await self._wait(incarnation.changed, wait)
+            await wait_for(incarnation.changed, wait)
 
     def _cut_short(self, incarnation: Incarnation, cancelled: dict[Holding, float]) -> float:
         """Cancel what had its time; returns when to look again, in seconds."""
@@ -150,13 +150,6 @@ class Daemon:
         settings = self._parts.settings
         seconds = settings.drain_tool_seconds if holding.once_running else settings.drain_seconds
         return (self._drained_at or 0.0) + seconds
-
-    async def _wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            return
 
     # --- what probes ask, from another thread ------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from agentrt.settings import Settings
 from agentrt.worker.endings import EXHAUSTED
 from agentrt.worker.fence import Fence
 from agentrt.worker.holding import Holdings
-from agentrt.worker.pacing import Backoff, jittered
+from agentrt.worker.pacing import Backoff, jittered, wait_for
 from agentrt.worker.watchdog import MainLoop
 
 EXIT_CODE = 70
@@ -97,6 +97,16 @@ class Keeper:
         clock: Monotonic seconds.
     """
 
+    worker: WorkerInfo
+    fenced: bool
+    """The lease cannot be proven: nothing is begun, and everything was told to stop."""
+    dead: bool
+    """The database does not have this worker as living any more."""
+    registered: bool
+    stalled: bool
+    """The main loop has made no progress for ``stall_seconds``."""
+    fence: Fence
+
     def __init__(
         self,
         stores: StoreFactory,
@@ -127,9 +137,9 @@ class Keeper:
         self._reaper: ReaperStore | None = None
         self._liveness_key: int | None = None
         self._lockless = False
-        self._registered = False
         self._draining = False
-        self._stalled = False
+        self.registered = False
+        self.stalled = False
         self.fenced = False
         self.dead = False
         self.fence = Fence(
@@ -151,15 +161,6 @@ class Keeper:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
-
-    @property
-    def registered(self) -> bool:
-        return self._registered
-
-    @property
-    def stalled(self) -> bool:
-        """Whether the main loop has made no progress for ``stall_seconds``."""
-        return self._stalled
 
     @property
     def heartbeat_age_seconds(self) -> float:
@@ -196,7 +197,7 @@ class Keeper:
         try:
             asyncio.run(self._keep())
         except Exception as error:  # noqa: BLE001 - the border of a daemon loop
-            if self._registered:  # nobody would stop this worker any more
+            if self.registered:  # nobody would stop this worker any more
                 self._abort(f"the keeper's thread ended: {type(error).__name__}: {error}")
             self._main.call(self._handlers.failed, error)
 
@@ -232,7 +233,7 @@ class Keeper:
                 wait = backoff.failed()
             if not self._stop_wanted.is_set():
                 await asyncio.sleep(jittered(min(_LEAST_PAUSE_SECONDS, wait)))  # however often it is wanted
-                await _wait(self._wanted, wait)
+                await wait_for(self._wanted, wait)
 
     async def _reap(self) -> None:
         while True:
@@ -255,10 +256,10 @@ class Keeper:
         if self._liveness_key is None and not self._lockless:
             self._lockless = True
             self._emit(WarningRaised(message=_LOCKLESS))
-        if not self._registered:
+        if not self.registered:
             sent = self._clock()
             await store.register(self.worker, self._liveness_key)
-            self._registered = True
+            self.registered = True
             self.fence = replace(self.fence, renewed_at=sent, locked=self._liveness_key is not None)
         return store
 
@@ -272,7 +273,7 @@ class Keeper:
 
     async def beat_once(self) -> bool:
         """Renew the lease, on a new connection if need be. False when it was not renewed."""
-        if self._stalled or self.dead:
+        if self.stalled or self.dead:
             return False
         try:
             async with asyncio.timeout(self._beat_limit):
@@ -360,16 +361,16 @@ class Keeper:
         if (lag := self._main.take_lag()) is not None:
             self._emit(LoopLagged(seconds=lag))
         stalled = seconds >= self._settings.stall_seconds
-        if stalled and not self._stalled:
+        if stalled and not self.stalled:
             self._emit(WorkerStalled(worker_id=self.worker.id, seconds=seconds, stack=self._main.stack()))
-        self._stalled = stalled
+        self.stalled = stalled
 
     async def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
             try:
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    if self._registered and not self.dead and not len(self._holdings):
+                    if self.registered and not self.dead and not len(self._holdings):
                         await store.stop(self.worker.id)
             except Exception as error:  # noqa: BLE001 - its lease runs out all the same
                 self._emit(HeartbeatFailed(worker_id=self.worker.id, error=f"not marked stopped: {error}"))
@@ -385,12 +386,3 @@ async def _close(store: KeeperStore | ReaperStore) -> None:
             await store.close()
     except (AgentrtError, TimeoutError, OSError):
         return  # it is broken already, and nobody uses it any more
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for ``event``, at most ``seconds``."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -1,7 +1,8 @@
-"""Waits that a fleet shares: none of them is the same in two processes."""
+"""Waits: those that a fleet shares are never the same in two processes, and those for an event have a limit."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 _random = random.SystemRandom()
@@ -10,6 +11,15 @@ _random = random.SystemRandom()
 def jittered(seconds: float, *, spread: float = 0.5) -> float:
     """A time between ``seconds`` less the share ``spread`` of it, and ``seconds``; never longer."""
     return seconds * (1 - spread * _random.random())
+
+
+async def wait_for(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for ``event``, at most ``seconds`` (None: without a limit); whether it is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return event.is_set()
 
 
 class Backoff:

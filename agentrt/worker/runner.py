@@ -18,6 +18,7 @@ from agentrt.worker.activation import Activation, Interrupted, RunnerDeps
 from agentrt.worker.approvals import MAY_REPEAT, approval_of
 from agentrt.worker.endings import crash_of
 from agentrt.worker.holding import Holding, event_keys
+from agentrt.worker.pacing import wait_for
 from agentrt.worker.results import result_key, tell_finished
 from agentrt.worker.tools import run_tools
 from agentrt.worker.turn import Pause, ask_model
@@ -85,7 +86,7 @@ async def _do(activation: Activation, step: Step) -> Outcome | None:
         case AskModel():
             asked = await ask_model(activation)
             if isinstance(asked, Pause):
-                await _rest(activation.holding, asked.seconds)
+                await wait_for(activation.holding.draining, asked.seconds)  # a drain cuts it
             else:
                 outcome = asked
         case RunTools():
@@ -105,14 +106,6 @@ async def _do(activation: Activation, step: Step) -> Outcome | None:
         case _:
             assert_never(step)
     return outcome
-
-
-async def _rest(holding: Holding, seconds: float) -> None:
-    """A short back-off with the slot; a drain cuts it."""
-    try:
-        await asyncio.wait_for(holding.draining.wait(), seconds)
-    except TimeoutError:
-        return
 
 
 # --- what a takeover found open -----------------------------------------------------------------------

@@ -96,7 +96,7 @@ class _Turn:
         self.model = model
         self.instructions = instructions
         self.transcript = activation.transcript
-        self.begun = activation.deps.clock()
+        self.seconds = 0.0
         self.heard: list[str] = []
 
     async def run(self) -> Outcome | Pause | None:
@@ -142,9 +142,12 @@ class _Turn:
     async def _call(self, request: ModelRequest) -> ModelAnswer:
         limits = request.limits
         timer = asyncio.timeout(limits.call_seconds + _BACKSTOP_SECONDS)
+        begun = self.activation.deps.clock()
         try:
             async with timer:
-                return await self.model.request(request, self.heard.append)
+                answer = await self.model.request(request, self.heard.append)
+            self.seconds = self.activation.deps.clock() - begun  # without the wait before it and the commit behind it
+            return answer
         except TimeoutError:
             words = f"the call took longer than {limits.call_seconds:g} seconds" if timer.expired() else "timed out"
             raise ModelError(ModelErrorClass.TRANSIENT, words) from None
@@ -173,7 +176,7 @@ class _Turn:
         self.activation.tell(
             TurnFinished,
             model=answer.model,
-            seconds=self.activation.deps.clock() - self.begun,
+            seconds=self.seconds,
             stop_reason=str(answer.stop_reason),
             input_tokens=answer.usage.input_tokens,
             output_tokens=answer.usage.output_tokens,

@@ -194,6 +194,28 @@ async def test_no_more_calls_than_allowed_are_made_to_a_provider_at_once(databas
         assert (len(at_once), max(at_once)) == (6, 2)
 
 
+async def test_a_models_seconds_are_those_of_the_call_without_the_wait_for_it(database_url):
+    now = 0.0
+
+    class Crowded(ModelGates):
+        @asynccontextmanager
+        async def passing(self, provider: str, *, at_once: int) -> AsyncIterator[None]:
+            nonlocal now
+            now += 100.0
+            yield
+
+    def script(conversation: Conversation):
+        nonlocal now
+        now += 2.0
+        return "ok"
+
+    async with local_worker(database_url, Agent("a", model=ScriptedModel(script))) as worker:
+        worker.deps = replace(worker.deps, gates=Crowded(), clock=lambda: now)
+        await worker.ask("a", "begin")
+        [finished] = [event for event in worker.events if isinstance(event, events.TurnFinished)]
+        assert finished.seconds == 2.0
+
+
 # --- overrides --------------------------------------------------------------------------------------------------------
 
 
