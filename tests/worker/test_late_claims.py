@@ -1,18 +1,19 @@
 """Claims whose answer comes late, or never, to a worker that may not begin anything any more."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import ClaimFailed, SelfFenced, SessionEnded, SessionReleased
-from agentrt.ports import Claimed, KeeperStore, Renewal, SessionStore
+from agentrt.ports import Claimed, KeeperStore, Renewal, SessionStore, Written
 from tests.worker.daemons import QUICK, Held, working
 from tests.worker.ownership import Ground, stores
 
 
 class Away:
     """The real stores. The first claim that brings something commits, and its answer waits for ``gate`` or is lost;
-    no renewal is answered while ``silent``."""
+    neither a renewal nor an ending is answered while ``silent``."""
 
     def __init__(self, ground: Ground, *, lost: bool) -> None:
         self.real = stores(ground.url)
@@ -46,6 +47,11 @@ class _Claiming:
             if self._away.lost:
                 raise DatabaseUnavailable("the connection broke after the claim")
         return claimed
+
+    async def end(self, *arguments: Any, **named: Any) -> Sequence[Written]:
+        if self._away.silent:
+            raise DatabaseUnavailable("no answer")
+        return await self._store.end(*arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
