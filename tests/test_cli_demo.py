@@ -47,7 +47,7 @@ def test_a_demo_that_is_terminated_leaves_no_process_behind():
             assert any("Two workers run" in line for line in lines)
             started = psutil.Process(demo.pid).children(recursive=True)
             demo.terminate()
-            assert demo.wait(60) == 143
+            assert demo.wait(60) == 130  # as after Ctrl-C
         finally:
             demo.kill()
     assert len(started) >= 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,14 +28,11 @@ def demo(
         from agentrt.models.provider import ProviderModel
 
         ProviderModel(model).check()  # before a database is started for it
-    signal.signal(signal.SIGTERM, _leave)
+    # As Ctrl-C, which asyncio turns into an orderly cancel: the processes and the server that were started end too.
+    # An exception out of the handler itself could hit the driver's C code anywhere.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     passed = course.run(folder=folder or _package(), model=model, as_json=as_json)
     raise typer.Exit(DONE if passed else FAILED)
-
-
-def _leave(number: int, _: object) -> None:
-    """End as after an error: the processes and the server that were started end too."""
-    sys.exit(128 + number)
 
 
 def _package() -> Path:
