@@ -20,7 +20,6 @@ class ToolTraits:
 
     effect: Effect | None = None
     pauses: bool = False
-    sequential: bool = False
     reconciles: bool = False
     on_unknown: str = "report"
 
