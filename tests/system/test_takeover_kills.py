@@ -91,7 +91,7 @@ async def test_no_task_is_lost_to_the_garbage_collector(
 ) -> None:
     """F25."""
     workers.agents = AGENTS
-    workers.start(slots=10, **CALM)
+    workers.start(None, slots=10, **CALM)
     await wait_for_workers(connection, 1)
     for number in range(10):
         await create(connection, "pressed", f"work {number}")
