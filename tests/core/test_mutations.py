@@ -68,7 +68,7 @@ MUTATIONS = (
     ),
     Mutation(
         "of two results the last is kept",
-        transcript._find, "if call.result is None", "",
+        transcript._find, " and ours.result is None", "",
         of_stories.test_a_second_result_of_a_call_changes_nothing, stories,
     ),
     Mutation(
@@ -136,7 +136,7 @@ MUTATIONS = (
         of_anything, unlawful_journals(),
     ),
     Mutation(
-        "call ids as they were stored", transcript._unused, "while unused in wire_ids:", "while False:",
+        "call ids as they were stored", transcript._unused, "while unused in used:", "while False:",
         test_repair.test_a_seq_that_a_damaged_journal_has_twice_gives_different_call_ids,
     ),
 )  # fmt: skip
