@@ -1,5 +1,6 @@
 """Workers behind a pooler in transaction mode, where LISTEN is deaf and a session's locks are anybody's."""
 
+import asyncio
 import time
 from contextlib import aclosing
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from agentrt import connect
 from agentrt.core.journal import SessionCompleted
 from tests.history import assert_sound
-from tests.system.fleet import Fleet, until, wait_for_workers
+from tests.system.fleet import Fleet, Worker, until, wait_for_workers
 from tests.system.gates import Gates
 from tests.system.pooler import PROGRAM, pooled
 from tests.system.sessions import (
@@ -32,6 +33,13 @@ pytestmark = [
 
 DEAF = "LISTEN does not work"
 LOCKLESS = "advisory locks do not work"
+
+
+async def said(worker: Worker, words: str) -> None:
+    """Until the worker has logged the words: a proof that nothing is heard takes some seconds."""
+    async with asyncio.timeout(60):
+        while words not in worker.logged():  # noqa: ASYNC110 - a log tells nobody
+            await asyncio.sleep(0.1)
 
 
 async def kill_the_owner(workers: Fleet, connection: asyncpg.Connection, gates: Gates) -> float:
@@ -80,10 +88,12 @@ async def test_without_a_direct_url_polling_and_the_end_of_the_lease_do_and_that
         await create_many(connection, 100)
         await until(connection, UNFINISHED, want=0)
         assert await connection.fetchval("select bool_and(liveness_key is null) from agentrt.workers")
+        await said(workers.workers[0], DEAF)
         seconds = await kill_the_owner(workers, connection, gates)
         lease, heartbeat = CALM["lease_seconds"], CALM["heartbeat_seconds"]
         assert lease - 2 * heartbeat < seconds < lease + 3 * heartbeat + 2, "two seconds for this machine"
         for worker in workers.workers:
+            await said(worker, DEAF)
             assert worker.logged().count(DEAF) == 1
             assert worker.logged().count(LOCKLESS) == 1
     await assert_sound(connection)
