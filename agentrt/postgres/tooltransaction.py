@@ -214,9 +214,15 @@ class _PostgresToolTransaction:
                 async with asyncio.timeout(self._options.statement_seconds):
                     await transaction.rollback()
         except DatabaseUnavailable:
-            if self._connection is None or self._connection.is_closed():
+            if self._is_gone():
                 raise
             # else a statement of the tool's still runs: the connection is cut, and the server rolls back
+
+    def _is_gone(self) -> bool:
+        try:
+            return self._connection is None or self._connection.is_closed()
+        except asyncpg.InterfaceError:  # the pool itself took back a connection that had died
+            return True
 
     async def close(self) -> None:
         """Roll back what was not committed, and give the connection back."""

@@ -10,7 +10,8 @@ import pytest
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.ports import Answer, ToolTransactionBroken, ToolTransactionConflict
 from agentrt.postgres.pool import DatabaseOptions
-from tests.postgres.owner import Held, HireOwner, Owner, answer, hiring, result
+from agentrt.postgres.tooltransaction import _PostgresToolTransaction
+from tests.postgres.owner import Held, HireOwner, Owner, answer, expire_lease, hiring, may_judge, result
 from tests.postgres.proxy import proxied
 from tests.postgres.stage import Stage
 
@@ -295,3 +296,36 @@ async def test_a_rollback_under_a_running_statement_cuts_the_connection(
         await asyncio.wait({sleeping})
     assert sleeping.exception() is not None
     assert await lines(stage.connection) == []
+
+
+async def test_an_owner_frozen_between_its_last_statement_and_its_commit_keeps_the_row_for_a_bounded_time(
+    database_url: str, stage: Stage
+) -> None:
+    """Case 74: the one moment at which an owner holds a row across a round trip."""
+    await stage.connection.execute("create table report (line text)")
+    session = await stage.create()
+    async with hiring(DatabaseOptions(url=database_url, idle_transaction_seconds=0.5)) as hire:
+        frozen = await hire("frozen")
+        held = await frozen.take()
+        await frozen.append(held, answer("hm", "write"))
+        async with frozen.store.tool_transaction(frozen.id) as transaction:
+            connection = await transaction.connection()
+            await connection.execute("insert into report values ('a')")
+            assert isinstance(transaction, _PostgresToolTransaction)
+            written = await transaction._last_statement(connection, held.write(result()))
+            assert written.answer is Answer.WRITTEN
+            free = "select id from agentrt.sessions where id = $1 for no key update skip locked"
+            assert await stage.connection.fetchval(free, session) is None
+
+            # It does nothing more. Whoever waits gets the row when the server ends the frozen one's transaction.
+            waits = free.removesuffix(" skip locked")
+            assert await stage.connection.fetchval(waits, session) == session
+            assert await lines(stage.connection) == []
+            assert (await stage.types(session))[-1] == "assistant_message"
+
+            other = await hire("other")
+            await expire_lease(stage.connection, frozen.id)
+            await may_judge(stage.connection, other.id)
+            assert list(await other.reaper.mark(other.id)) == [frozen.id]
+            assert (await other.reaper.sweep(other.id)).requeued == 1
+    assert (await stage.head(session))["status"] == "queued"
