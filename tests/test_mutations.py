@@ -26,6 +26,8 @@ CONTROL = "tests/postgres/test_worker_guards.py::test_a_session_lives_through_cl
 
 UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 
+HANGS_AFTER_SECONDS = 100
+
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (tests/\S+?\.py::\w+)", re.MULTILINE)
 
 
@@ -72,6 +74,7 @@ def run_tests(checkout: Path, node_ids: tuple[str, ...], server: Server) -> tupl
         capture_output=True,
         text=True,
         check=False,
+        timeout=HANGS_AFTER_SECONDS,
     )
     found: dict[str, set[str]] = {}
     for outcome, node_id in OUTCOME.findall(done.stdout):

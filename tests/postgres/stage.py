@@ -1,5 +1,6 @@
 """Sessions in any state, made by the real statements and functions only."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pytest
 from tests.databases import CHECKOUT
 
 AGENT = "auditor"
+HANGS_AFTER_SECONDS = 20
 ARGUMENTS = '{"path": "x"}'
 ARGUMENTS_HASH = "c0ffee"
 
@@ -31,11 +33,33 @@ def refused(sqlstate: str, *words: str) -> Iterator[None]:
         assert word in str(caught.value)
 
 
+async def until(observer: asyncpg.Connection, question: str, *arguments: Any) -> Any:
+    """Wait until a query says yes, and return what it says; the bound only ends a test that would never end."""
+    async with asyncio.timeout(HANGS_AFTER_SECONDS):
+        while not (answer := await observer.fetchval(question, *arguments)):
+            pass
+    return answer
+
+
 async def blocked(observer: asyncpg.Connection, connection: asyncpg.Connection) -> None:
     """Wait until what the connection is doing waits for a lock."""
-    pid = connection.get_server_pid()
-    while not await observer.fetchval("select cardinality(pg_blocking_pids($1)) > 0", pid):
-        pass
+    await until(observer, "select cardinality(pg_blocking_pids($1)) > 0", connection.get_server_pid())
+
+
+async def until_waiting(observer: asyncpg.Connection, count: int = 1) -> Sequence[int]:
+    """Wait until so many connections to the test's own database wait for a lock; their server pids."""
+    return tuple(await until(observer, _WAITING, count))
+
+
+_WAITING = """
+  select array_agg(pid) from pg_stat_activity
+  where datname = current_database() and wait_event_type = 'Lock'
+  having count(*) >= $1
+"""
+
+NOBODY_WAITS = """
+  select not exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')
+"""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from agentrt.core.session import Crashed, Failed, Outcome, Status
 from agentrt.ports import Answer
 from tests.postgres.owner import DONE, HireOwner, Owner, answer, make_due
-from tests.postgres.stage import Stage
+from tests.postgres.stage import Stage, until_waiting
 
 FAILED = Failed("agent_error", "no")
 BOOM = Crashed("boom")
@@ -168,8 +168,7 @@ async def test_a_message_queued_while_the_ending_waits_for_the_row_begins_the_ne
     async with client.connection.transaction():
         await client.send(session, "later", when_running="queue")
         waiting = asyncio.create_task(owner.store.end(owner.id, [held.write(ending=ending)], side=True))
-        while not await stage.connection.fetchval("select exists (select from pg_locks where not granted)"):
-            pass
+        await until_waiting(stage.connection)
 
     assert [(w.answer, w.status) for w in await waiting] == [(Answer.WRITTEN, Status.QUEUED)]
     assert (await stage.entries(session))[-1].data["message_seq"] == 4

@@ -20,6 +20,7 @@ from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, 
 from agentrt.postgres.store import PostgresStores
 from tests.postgres.owner import HireOwner
 from tests.postgres.proxy import proxied
+from tests.postgres.stage import until
 from tests.servers import Server, new_folder
 
 
@@ -187,8 +188,7 @@ async def test_a_connection_that_was_ended_is_made_again_by_the_next_call(
     ours = RoleConnection(options, Role.CLAIM)
     pid = (await ours.fetch("select pg_backend_pid()"))[0][0]
     sleeping = asyncio.create_task(ours.fetch("select pg_sleep(60)"))
-    while not await connection.fetchval("select exists (select from pg_stat_activity where wait_event = 'PgSleep')"):
-        pass
+    await until(connection, "select wait_event = 'PgSleep' from pg_stat_activity where pid = $1", pid)
     await connection.execute("select pg_terminate_backend($1)", pid)
     with pytest.raises(DatabaseUnavailable):
         await sleeping

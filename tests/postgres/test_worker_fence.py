@@ -9,7 +9,7 @@ from agentrt.core.session import Released, ReleaseReason
 from agentrt.ports import Answer
 from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, Owner, answer, create, expire_lease, hiring, may_judge
-from tests.postgres.stage import Stage
+from tests.postgres.stage import Stage, until_waiting
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -141,8 +141,7 @@ async def test_an_append_that_waits_for_a_reap_writes_nothing(hire: HireOwner, s
         assert await reaping.fetchval("select requeued from agentrt._sweep($1, 500)", judge.id) == 1
         skipping = await owner.store.append(owner.id, [held.write(answer())])
         waiting = asyncio.create_task(owner.store.append(owner.id, [held.write(answer())], side=True))
-        while not await stage.connection.fetchval("select exists (select from pg_locks where not granted)"):
-            pass
+        await until_waiting(stage.connection)
     assert [skipping[0].answer, (await waiting)[0].answer] == [Answer.BUSY, Answer.LOST]
     assert (await stage.types(session))[-1] == "session_orphaned"
 

@@ -9,7 +9,7 @@ import pytest
 from agentrt.core.session import Crashed, Outcome, Released, ReleaseReason, SessionId
 from agentrt.ports import Answer
 from tests.postgres.owner import DONE, HireOwner, answer, make_due
-from tests.postgres.stage import Stage, blocked, statement
+from tests.postgres.stage import Stage, blocked, statement, until_waiting
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -91,13 +91,6 @@ async def test_an_owner_that_waits_among_clients_in_a_deadlock_is_busy_and_lost_
         await behind
     assert (await owner.append(held, answer())).answer is Answer.WRITTEN
     assert (await stage.types(first))[-2:] == ["user_message", "assistant_message"]
-
-
-async def until_waiting(connection: asyncpg.Connection, count: int) -> None:
-    """So many connections wait for a lock."""
-    waiting = "select count(distinct pid) from pg_locks where not granted"
-    while await connection.fetchval(waiting) < count:
-        pass
 
 
 async def test_crash_releases_exhaust_the_attempts(hire: HireOwner, stage: Stage) -> None:

@@ -10,7 +10,7 @@ import pytest
 from agentrt.ports import Answer, WorkerState
 from agentrt.postgres.keeping import SWEEP_ROWS
 from tests.postgres.owner import AGENT, HireOwner, Owner, answer, create, expire_lease, make_due, may_judge
-from tests.postgres.stage import Stage, blocked, statement
+from tests.postgres.stage import Stage, blocked, statement, until_waiting
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -74,8 +74,7 @@ async def test_a_renewal_that_waited_for_its_row_reaches_as_far_ahead_as_any_oth
     async with locking.transaction():
         await locking.execute("select from agentrt.workers for update")
         renewing = asyncio.create_task(owner.renew())
-        while not await connection.fetchval("select exists (select from pg_locks where not granted)"):
-            pass
+        await until_waiting(connection)
         started = await connection.fetchval("select clock_timestamp()")
         await locking.execute("select pg_sleep(0.6)")  # longer than the lease
     await renewing

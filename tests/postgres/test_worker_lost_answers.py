@@ -15,7 +15,7 @@ from agentrt.ports import Answer
 from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, answer, hiring
 from tests.postgres.proxy import proxied
-from tests.postgres.stage import Stage
+from tests.postgres.stage import Stage, until_waiting
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -90,9 +90,7 @@ async def test_a_write_that_dies_before_its_commit_is_written_once_when_repeated
     async with client.connection.transaction():
         await client.send(session)
         waiting = asyncio.create_task(owner.store.append(owner.id, [write], side=True))
-        pid = None
-        while pid is None:
-            pid = await connection.fetchval("select pid from pg_locks where not granted")
+        [pid] = await until_waiting(connection)
         await connection.execute("select pg_terminate_backend($1)", pid)
         with pytest.raises(DatabaseUnavailable):
             await waiting

@@ -16,6 +16,7 @@ from agentrt.postgres.migrate import Migration, check_schema, known_migrations, 
 from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.store import PostgresStores
 from tests.databases import with_database
+from tests.postgres.stage import NOBODY_WAITS, until, until_waiting
 from tests.servers import Server
 
 NAMES = [migration.name for migration in known_migrations()]
@@ -93,10 +94,8 @@ async def test_a_migration_waits_shortly_and_often_for_a_table_that_others_use(
     task = asyncio.create_task(migrate(database_url))
     looking = await asyncpg.connect(database_url)
     for _ in range(2):  # it waits, gives up so that others can pass, and waits again
-        while not await looking.fetchval("select exists (select from pg_locks where not granted)"):
-            pass
-        while await looking.fetchval("select exists (select from pg_locks where not granted)"):
-            pass
+        await until_waiting(looking)
+        await until(looking, NOBODY_WAITS)
     await using.rollback()
     assert await task == ["9000_later"]
     await looking.close()

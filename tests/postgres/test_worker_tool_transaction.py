@@ -13,7 +13,7 @@ from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.tooltransaction import _PostgresToolTransaction
 from tests.postgres.owner import Held, HireOwner, Owner, answer, expire_lease, hiring, may_judge, result
 from tests.postgres.proxy import proxied
-from tests.postgres.stage import Stage
+from tests.postgres.stage import HANGS_AFTER_SECONDS, Stage, until
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -103,8 +103,9 @@ async def test_a_tool_that_is_run_again_after_a_commit_that_nobody_heard_has_wri
         behind = replace(await hire_behind(), info=owner.info)
         proxy.deaf_after = b"COMMIT;"
         running = asyncio.create_task(run(behind))
-        while not await owner.store.wrote(held.id, "w:result:000004001"):
-            pass
+        async with asyncio.timeout(HANGS_AFTER_SECONDS):
+            while not await owner.store.wrote(held.id, "w:result:000004001"):
+                pass
         await proxy.cut()
         with pytest.raises(DatabaseUnavailable):
             await running
@@ -241,9 +242,7 @@ async def test_what_a_tool_sets_does_not_reach_our_own_statement(
         await (await transaction.connection()).execute(setting)
         await other.execute("begin; select from agentrt.sessions for update")
         committing = asyncio.ensure_future(transaction.commit(held.write(result("é"))))
-        async with asyncio.timeout(5):
-            while not await stage.connection.fetchval(_WAITS_LONG):
-                pass
+        await until(stage.connection, _WAITS_LONG)
         await other.execute("rollback")
         assert (await committing).answer is Answer.WRITTEN
     assert (await stage.types(held.id))[-1] == "tool_result"
@@ -251,7 +250,8 @@ async def test_what_a_tool_sets_does_not_reach_our_own_statement(
 
 _WAITS_LONG = """
   select exists (
-    select from pg_stat_activity where application_name = 'agentrt tool' and wait_event_type = 'Lock'
+    select from pg_stat_activity
+    where datname = current_database() and application_name = 'agentrt tool' and wait_event_type = 'Lock'
       and clock_timestamp() - query_start > interval '300 ms'
   )
 """

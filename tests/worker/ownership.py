@@ -17,6 +17,7 @@ from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.store import PostgresStores
 from agentrt.settings import Settings
 from agentrt.worker.holding import Holding
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 
 AGENT = "auditor"
 OFFER = Offer(queues=("default",), agents={AGENT: "v1"})
@@ -41,10 +42,11 @@ class Heard:
             return
 
     async def until(self, true: Callable[[], Any]) -> None:
-        """Wait until ``true`` holds; asked again after whatever is heard."""
-        while not true():
-            self._changed.clear()
-            await self._changed.wait()
+        """Wait until ``true`` holds; asked again after whatever is heard. The bound only ends what would never end."""
+        async with asyncio.timeout(HANGS_AFTER_SECONDS):
+            while not true():
+                self._changed.clear()
+                await self._changed.wait()
 
     async def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
         await self.until(lambda: len(self.of(kind)) >= count)

@@ -15,6 +15,7 @@ from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.store import PostgresStores
 from agentrt.worker.commitline import MOST_BYTES, MOST_SESSIONS, Asked, Bounds, Line, Sending
 from agentrt.worker.holding import Holding
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.commits import committing
 from tests.worker.ownership import Ground, result
 from tests.worker.scenes import Flawed
@@ -88,7 +89,8 @@ async def test_a_commit_that_the_server_gives_up_is_split_until_it_fits(impatien
         asked = [asyncio.create_task(committer.append(holding, [result()])) for holding in holdings[1:]]
         await asyncio.sleep(0)
         store.gate.set()
-        written = await asyncio.gather(first, *asked)
+        async with asyncio.timeout(HANGS_AFTER_SECONDS):
+            written = await asyncio.gather(first, *asked)
     assert [one.answer for one in written] == [Answer.WRITTEN] * 17
     assert [len(writes) for _, writes, _ in store.calls][:3] == [1, 16, 8]
     assert impatient.heard.of(CommitFailed)[0].sessions == 16
