@@ -1,6 +1,6 @@
 """The transition table: what may happen to a session in which status, and where it stands afterwards.
 
-The database's functions and statements hold the rules; a test runs every pair of status and event against them, and
+The database's functions and statements hold the rules; a test runs every pair of status and trigger against them, and
 compares with this table. What is not in the table is refused and changes nothing.
 """
 
@@ -12,7 +12,7 @@ from enum import StrEnum
 from agentrt.core.session import Status
 
 
-class Event(StrEnum):
+class Trigger(StrEnum):
     """What can happen to a session."""
 
     CREATE = "create"
@@ -48,10 +48,10 @@ class Actor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """``when`` tells several transitions of one status and event apart; empty: always. ``before`` is None at create."""
+    """``when`` tells those of one status and trigger apart; empty: always. ``before`` is None at create."""
 
     before: Status | None
-    event: Event
+    trigger: Trigger
     after: Status
     by: Actor
     when: str = ""
@@ -69,102 +69,102 @@ _LAST = "nothing that it waits for is left"
 _NOT_LAST = "something is left"
 
 
-def _stay(event: Event, by: Actor, *statuses: Status, when: str = "") -> tuple[Transition, ...]:
-    return tuple(Transition(status, event, status, by, when) for status in statuses)
+def _stay(trigger: Trigger, by: Actor, *statuses: Status, when: str = "") -> tuple[Transition, ...]:
+    return tuple(Transition(status, trigger, status, by, when) for status in statuses)
 
 
-def _ending(event: Event, after: Status) -> tuple[Transition, ...]:
+def _ending(trigger: Trigger, after: Status) -> tuple[Transition, ...]:
     return (
-        Transition(_R, event, after, Actor.OWNER, "none is left"),
-        Transition(_R, event, _Q, Actor.OWNER, _QUEUED_LEFT, new_run=True),
+        Transition(_R, trigger, after, Actor.OWNER, "none is left"),
+        Transition(_R, trigger, _Q, Actor.OWNER, _QUEUED_LEFT, new_run=True),
     )
 
 
-def _crash(event: Event, by: Actor) -> tuple[Transition, ...]:
+def _crash(trigger: Trigger, by: Actor) -> tuple[Transition, ...]:
     return (
-        Transition(_R, event, _Q, by, "an attempt is left"),
-        Transition(_R, event, Status.FAILED, by, _EXHAUSTED),
-        Transition(_R, event, _Q, by, f"{_EXHAUSTED}, {_QUEUED_LEFT}", new_run=True),
+        Transition(_R, trigger, _Q, by, "an attempt is left"),
+        Transition(_R, trigger, Status.FAILED, by, _EXHAUSTED),
+        Transition(_R, trigger, _Q, by, f"{_EXHAUSTED}, {_QUEUED_LEFT}", new_run=True),
     )
 
 
-def _message(event: Event, *, woken_when: str, kept_when: str) -> tuple[Transition, ...]:
+def _message(trigger: Trigger, *, woken_when: str, kept_when: str) -> tuple[Transition, ...]:
     return (
-        *_stay(event, Actor.CLIENT, _Q, _R),
-        Transition(_S, event, _Q, Actor.CLIENT, woken_when),
-        *_stay(event, Actor.CLIENT, _S, when=kept_when),
-        *_revival(event),
+        *_stay(trigger, Actor.CLIENT, _Q, _R),
+        Transition(_S, trigger, _Q, Actor.CLIENT, woken_when),
+        *_stay(trigger, Actor.CLIENT, _S, when=kept_when),
+        *_revival(trigger),
     )
 
 
-def _revival(event: Event) -> tuple[Transition, ...]:
-    return tuple(Transition(status, event, _Q, Actor.CLIENT, new_run=True) for status in _ENDED)
+def _revival(trigger: Trigger) -> tuple[Transition, ...]:
+    return tuple(Transition(status, trigger, _Q, Actor.CLIENT, new_run=True) for status in _ENDED)
 
 
-def _settling(event: Event, by: Actor) -> tuple[Transition, ...]:
+def _settling(trigger: Trigger, by: Actor) -> tuple[Transition, ...]:
     return (
-        *_stay(event, by, _Q, _R),
-        Transition(_S, event, _Q, by, _LAST),
-        *_stay(event, by, _S, when=_NOT_LAST),
+        *_stay(trigger, by, _Q, _R),
+        Transition(_S, trigger, _Q, by, _LAST),
+        *_stay(trigger, by, _S, when=_NOT_LAST),
     )
 
 
 TRANSITIONS: tuple[Transition, ...] = (
-    Transition(None, Event.CREATE, _Q, Actor.CLIENT),
-    Transition(_Q, Event.CLAIM, _R, Actor.WORKER, "due"),
-    Transition(_R, Event.RELEASE, _Q, Actor.OWNER),
-    *_crash(Event.CRASH_RELEASE, Actor.OWNER),
-    *_crash(Event.REAP, Actor.WORKER),
-    Transition(_R, Event.FORCED_RELEASE, _Q, Actor.OPERATOR),
-    Transition(_R, Event.SUSPEND, _S, Actor.OWNER, "not stale"),
-    *_ending(Event.COMPLETE, Status.COMPLETED),
-    *_ending(Event.FAIL, Status.FAILED),
-    *_message(Event.MESSAGE, woken_when=_WAITS_INPUT, kept_when=_WAITS_ELSE),
-    *_message(Event.QUEUE, woken_when=_WAITS_INPUT, kept_when=_WAITS_ELSE),
-    *_message(Event.INTERRUPT, woken_when=f"{_WAITS_INPUT} or approval", kept_when=_WAITS_ELSE),
-    Transition(_S, Event.REJECT, _Q, Actor.CLIENT, _WAITS_INPUT),
-    *_revival(Event.REJECT),
-    *_settling(Event.DECISION, Actor.CLIENT),
-    *_settling(Event.RESULT, Actor.CLIENT),
-    *_settling(Event.EXPIRY, Actor.WORKER),
-    Transition(_S, Event.RESUME, _Q, Actor.OPERATOR, "no open approvals, or forced"),
-    *(Transition(status, Event.CANCEL, Status.CANCELLED, Actor.CLIENT) for status in (_Q, _R, _S)),
-    Transition(Status.CANCELLED, Event.CANCEL, Status.CANCELLED, Actor.CLIENT, "nothing happens"),
-    Transition(Status.FAILED, Event.RETRY, _Q, Actor.OPERATOR, new_run=True),
-    Transition(Status.CANCELLED, Event.RETRY, _Q, Actor.OPERATOR, new_run=True),
-    *_stay(Event.ARCHIVE, Actor.OPERATOR, *_ENDED),
+    Transition(None, Trigger.CREATE, _Q, Actor.CLIENT),
+    Transition(_Q, Trigger.CLAIM, _R, Actor.WORKER, "due"),
+    Transition(_R, Trigger.RELEASE, _Q, Actor.OWNER),
+    *_crash(Trigger.CRASH_RELEASE, Actor.OWNER),
+    *_crash(Trigger.REAP, Actor.WORKER),
+    Transition(_R, Trigger.FORCED_RELEASE, _Q, Actor.OPERATOR),
+    Transition(_R, Trigger.SUSPEND, _S, Actor.OWNER, "not stale"),
+    *_ending(Trigger.COMPLETE, Status.COMPLETED),
+    *_ending(Trigger.FAIL, Status.FAILED),
+    *_message(Trigger.MESSAGE, woken_when=_WAITS_INPUT, kept_when=_WAITS_ELSE),
+    *_message(Trigger.QUEUE, woken_when=_WAITS_INPUT, kept_when=_WAITS_ELSE),
+    *_message(Trigger.INTERRUPT, woken_when=f"{_WAITS_INPUT} or approval", kept_when=_WAITS_ELSE),
+    Transition(_S, Trigger.REJECT, _Q, Actor.CLIENT, _WAITS_INPUT),
+    *_revival(Trigger.REJECT),
+    *_settling(Trigger.DECISION, Actor.CLIENT),
+    *_settling(Trigger.RESULT, Actor.CLIENT),
+    *_settling(Trigger.EXPIRY, Actor.WORKER),
+    Transition(_S, Trigger.RESUME, _Q, Actor.OPERATOR, "no open approvals, or forced"),
+    *(Transition(status, Trigger.CANCEL, Status.CANCELLED, Actor.CLIENT) for status in (_Q, _R, _S)),
+    Transition(Status.CANCELLED, Trigger.CANCEL, Status.CANCELLED, Actor.CLIENT, "nothing happens"),
+    Transition(Status.FAILED, Trigger.RETRY, _Q, Actor.OPERATOR, new_run=True),
+    Transition(Status.CANCELLED, Trigger.RETRY, _Q, Actor.OPERATOR, new_run=True),
+    *_stay(Trigger.ARCHIVE, Actor.OPERATOR, *_ENDED),
 )
 
 
-def transitions(before: Status | None, event: Event) -> tuple[Transition, ...]:
-    """What ``event`` may do to a session with status ``before``; empty: it is refused."""
-    return tuple(t for t in TRANSITIONS if t.before == before and t.event == event)
+def transitions(before: Status | None, trigger: Trigger) -> tuple[Transition, ...]:
+    """What ``trigger`` may do to a session with status ``before``; empty: it is refused."""
+    return tuple(t for t in TRANSITIONS if t.before == before and t.trigger == trigger)
 
 
 def render_table() -> str:
-    """The table as Markdown: one row for each event and its condition, sources with the same end together."""
-    rows: dict[tuple[Event, Actor, str, str], list[str]] = {}
+    """The table as Markdown: one row for each trigger and its condition, sources with the same end together."""
+    rows: dict[tuple[Trigger, Actor, str, str], list[str]] = {}
     for t in TRANSITIONS:
         after = "unchanged" if t.before == t.after else str(t.after) + (", a new run" if t.new_run else "")
-        rows.setdefault((t.event, t.by, t.when, after), []).append(_NOTHING if t.before is None else str(t.before))
-    lines = ["| event | from | when | to | by |", "|---|---|---|---|---|"]
+        rows.setdefault((t.trigger, t.by, t.when, after), []).append(_NOTHING if t.before is None else str(t.before))
+    lines = ["| trigger | from | when | to | by |", "|---|---|---|---|---|"]
     lines += [
-        f"| {event} | {', '.join(before)} | {when} | {after} | {by} |"
-        for (event, by, when, after), before in rows.items()
+        f"| {trigger} | {', '.join(before)} | {when} | {after} | {by} |"
+        for (trigger, by, when, after), before in rows.items()
     ]
     return "\n".join(lines) + "\n"
 
 
 def render_diagram() -> str:
     """The statuses and what leads from one to another, as a Mermaid state diagram."""
-    arrows: dict[tuple[str, str], list[Event]] = {}
+    arrows: dict[tuple[str, str], list[Trigger]] = {}
     for t in TRANSITIONS:
         if t.before != t.after:
-            events = arrows.setdefault(("[*]" if t.before is None else str(t.before), str(t.after)), [])
-            if t.event not in events:
-                events.append(t.event)
+            triggers = arrows.setdefault(("[*]" if t.before is None else str(t.before), str(t.after)), [])
+            if t.trigger not in triggers:
+                triggers.append(t.trigger)
     lines = ["stateDiagram-v2"]
-    for (before, after), events in arrows.items():
-        names = [event for event in events if not event.startswith(f"{Event.MESSAGE},")]
+    for (before, after), triggers in arrows.items():
+        names = [trigger for trigger in triggers if not trigger.startswith(f"{Trigger.MESSAGE},")]
         lines.append(f"  {before} --> {after}: {', '.join(names)}")
     return "\n".join(lines) + "\n"

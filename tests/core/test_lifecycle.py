@@ -4,30 +4,30 @@ from collections import Counter
 
 import pytest
 
-from agentrt.core.lifecycle import TRANSITIONS, Actor, Event, render_diagram, render_table, transitions
+from agentrt.core.lifecycle import TRANSITIONS, Actor, Trigger, render_diagram, render_table, transitions
 from agentrt.core.session import Status
 from tests.databases import CHECKOUT
 
 STATUSES = (None, *Status)
 
 
-def test_every_event_and_every_actor_has_a_transition():
-    assert {t.event for t in TRANSITIONS} == set(Event)
+def test_every_trigger_and_every_actor_has_a_transition():
+    assert {t.trigger for t in TRANSITIONS} == set(Trigger)
     assert {t.by for t in TRANSITIONS} == set(Actor)
 
 
-def test_conditions_tell_the_transitions_of_a_status_and_an_event_apart():
+def test_conditions_tell_the_transitions_of_a_status_and_a_trigger_apart():
     """Case 41."""
-    assert max(Counter((t.before, t.event, t.when) for t in TRANSITIONS).values()) == 1
+    assert max(Counter((t.before, t.trigger, t.when) for t in TRANSITIONS).values()) == 1
     for before in STATUSES:
-        for event in Event:
-            found = transitions(before, event)
-            assert len(found) < 2 or all(t.when for t in found), (before, event)
+        for trigger in Trigger:
+            found = transitions(before, trigger)
+            assert len(found) < 2 or all(t.when for t in found), (before, trigger)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status.terminal])
 def test_only_a_message_or_a_retry_leads_out_of_a_status_that_is_terminal(status):
-    leaving = [t for event in Event for t in transitions(status, event) if t.after != status]
+    leaving = [t for trigger in Trigger for t in transitions(status, trigger) if t.after != status]
     assert all(t.new_run and t.after == Status.QUEUED for t in leaving)
     assert {t.by for t in leaving} <= {Actor.CLIENT, Actor.OPERATOR}
 
@@ -47,8 +47,8 @@ def test_every_status_can_be_reached_and_left():
 
 def test_the_table_names_every_transition():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in render_table().splitlines()[2:]]
-    named = {(event, before, when) for event, sources, when, _, _ in rows for before in sources.split(", ")}
-    assert named == {(t.event, str(t.before or "nothing"), t.when) for t in TRANSITIONS}
+    named = {(trigger, before, when) for trigger, sources, when, _, _ in rows for before in sources.split(", ")}
+    assert named == {(t.trigger, str(t.before or "nothing"), t.when) for t in TRANSITIONS}
 
 
 def test_the_readme_holds_the_table_and_the_picture():

@@ -1,4 +1,4 @@
-"""Every pair of status and event, against the transition table."""
+"""Every pair of status and trigger, against the transition table."""
 
 from collections.abc import Awaitable, Callable
 from uuid import UUID
@@ -6,7 +6,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from agentrt.core.lifecycle import Event, transitions
+from agentrt.core.lifecycle import Trigger, transitions
 from agentrt.core.session import Status
 from tests.postgres.stage import Stage, answer, approval_request, deferral
 
@@ -123,83 +123,86 @@ async def result(stage: Stage, session: UUID) -> None:
     await stage.complete_call(session, calls[-1][-1]["call_id"] if calls else "000004000")
 
 
-EVENTS: dict[Event, Callable[[Stage, UUID], Awaitable[object]]] = {
-    Event.CREATE: create_again,
-    Event.CLAIM: claim,
-    Event.RELEASE: lambda stage, session: stage.end(session, "release", reason="drain"),
-    Event.CRASH_RELEASE: lambda stage, session: stage.end(session, "crash", message="boom"),
-    Event.REAP: reap,
-    Event.FORCED_RELEASE: lambda stage, session: stage.call("release_session", session),
-    Event.SUSPEND: lambda stage, session: stage.suspend(session, "input"),
-    Event.COMPLETE: lambda stage, session: stage.complete(session),
-    Event.FAIL: lambda stage, session: stage.fail(session),
-    Event.MESSAGE: lambda stage, session: stage.send(session),
-    Event.INTERRUPT: lambda stage, session: stage.send(session, when_running="interrupt"),
-    Event.QUEUE: lambda stage, session: stage.send(session, when_running="queue"),
-    Event.REJECT: lambda stage, session: stage.send(session, when_running="reject"),
-    Event.DECISION: decide,
-    Event.RESULT: result,
-    Event.EXPIRY: expire,
-    Event.RESUME: lambda stage, session: stage.call("resume_session", session),
-    Event.CANCEL: lambda stage, session: stage.cancel(session),
-    Event.RETRY: lambda stage, session: stage.call("retry_session", session),
-    Event.ARCHIVE: lambda stage, session: stage.call("archive_session", session),
+TRIGGERS: dict[Trigger, Callable[[Stage, UUID], Awaitable[object]]] = {
+    Trigger.CREATE: create_again,
+    Trigger.CLAIM: claim,
+    Trigger.RELEASE: lambda stage, session: stage.end(session, "release", reason="drain"),
+    Trigger.CRASH_RELEASE: lambda stage, session: stage.end(session, "crash", message="boom"),
+    Trigger.REAP: reap,
+    Trigger.FORCED_RELEASE: lambda stage, session: stage.call("release_session", session),
+    Trigger.SUSPEND: lambda stage, session: stage.suspend(session, "input"),
+    Trigger.COMPLETE: lambda stage, session: stage.complete(session),
+    Trigger.FAIL: lambda stage, session: stage.fail(session),
+    Trigger.MESSAGE: lambda stage, session: stage.send(session),
+    Trigger.INTERRUPT: lambda stage, session: stage.send(session, when_running="interrupt"),
+    Trigger.QUEUE: lambda stage, session: stage.send(session, when_running="queue"),
+    Trigger.REJECT: lambda stage, session: stage.send(session, when_running="reject"),
+    Trigger.DECISION: decide,
+    Trigger.RESULT: result,
+    Trigger.EXPIRY: expire,
+    Trigger.RESUME: lambda stage, session: stage.call("resume_session", session),
+    Trigger.CANCEL: lambda stage, session: stage.cancel(session),
+    Trigger.RETRY: lambda stage, session: stage.call("retry_session", session),
+    Trigger.ARCHIVE: lambda stage, session: stage.call("archive_session", session),
 }
 
 OF_THE_STATE = {
     # which transition of several a state takes, by words of its `when`; the rest take the first
-    (Event.CRASH_RELEASE, "running, exhausted"): "no attempt is left",
-    (Event.CRASH_RELEASE, "running, exhausted, queued message"): "no attempt is left, a queued message is left",
-    (Event.REAP, "running, exhausted"): "no attempt is left",
-    (Event.REAP, "running, exhausted, queued message"): "no attempt is left, a queued message is left",
+    (Trigger.CRASH_RELEASE, "running, exhausted"): "no attempt is left",
+    (Trigger.CRASH_RELEASE, "running, exhausted, queued message"): "no attempt is left, a queued message is left",
+    (Trigger.REAP, "running, exhausted"): "no attempt is left",
+    (Trigger.REAP, "running, exhausted, queued message"): "no attempt is left, a queued message is left",
     **{
-        (event, f"running, {more}queued message"): "a queued message is left"
-        for event in (Event.COMPLETE, Event.FAIL)
+        (trigger, f"running, {more}queued message"): "a queued message is left"
+        for trigger in (Trigger.COMPLETE, Trigger.FAIL)
         for more in ("", "exhausted, ")
     },
     **{
-        (event, f"suspended, {reason}"): "waits for something else"
-        for event in (Event.MESSAGE, Event.QUEUE, Event.INTERRUPT)
+        (trigger, f"suspended, {reason}"): "waits for something else"
+        for trigger in (Trigger.MESSAGE, Trigger.QUEUE, Trigger.INTERRUPT)
         for reason in (*WAITS[1:], "two")
-        if event != Event.INTERRUPT or reason not in ("approval", "two")
+        if trigger != Trigger.INTERRUPT or reason not in ("approval", "two")
     },
-    **{(event, "suspended, two"): "something is left" for event in (Event.DECISION, Event.RESULT, Event.EXPIRY)},
+    **{
+        (trigger, "suspended, two"): "something is left"
+        for trigger in (Trigger.DECISION, Trigger.RESULT, Trigger.EXPIRY)
+    },
 }
 
 REFUSED_FOR_ANOTHER_REASON = {
     # nothing of the kind exists in these states, or something else is in the way
-    *((Event.DECISION, state) for state in STATES if "approval" not in state and "two" not in state),
-    *((Event.EXPIRY, state) for state in STATES if "approval" not in state and "two" not in state),
-    *((Event.RESULT, state) for state in STATES if "external" not in state and "two" not in state),
-    *((Event.REJECT, f"suspended, {reason}") for reason in (*WAITS[1:], "two")),
-    (Event.RESUME, "suspended, approval"),
-    (Event.RESUME, "suspended, two"),
+    *((Trigger.DECISION, state) for state in STATES if "approval" not in state and "two" not in state),
+    *((Trigger.EXPIRY, state) for state in STATES if "approval" not in state and "two" not in state),
+    *((Trigger.RESULT, state) for state in STATES if "external" not in state and "two" not in state),
+    *((Trigger.REJECT, f"suspended, {reason}") for reason in (*WAITS[1:], "two")),
+    (Trigger.RESUME, "suspended, approval"),
+    (Trigger.RESUME, "suspended, two"),
 } - {
-    (event, state)
-    for event in (Event.DECISION, Event.EXPIRY, Event.RESULT)
+    (trigger, state)
+    for trigger in (Trigger.DECISION, Trigger.EXPIRY, Trigger.RESULT)
     for state in ("queued, released", "running", "running, queued message")
 }
 
 
-@pytest.mark.parametrize("event", Event)
-async def test_an_event_does_in_every_status_what_the_table_says_and_nothing_else(stage, event):
+@pytest.mark.parametrize("trigger", Trigger)
+async def test_a_trigger_does_in_every_status_what_the_table_says_and_nothing_else(stage, trigger):
     """Case 41."""
     for state, (status, make) in STATES.items():
         session = await make(stage)
         before = await stage.everything(session)
         assert await stage.status(session) == status, state
-        refusal = await refusal_of(EVENTS[event](stage, session))
+        refusal = await refusal_of(TRIGGERS[trigger](stage, session))
         assert refusal in (None, "AR001", "AR002", "AR003"), state
-        allowed = transitions(status, event)
-        if not allowed or (event, state) in REFUSED_FOR_ANOTHER_REASON:
-            assert unchanged(await stage.everything(session), before), (state, event)
+        allowed = transitions(status, trigger)
+        if not allowed or (trigger, state) in REFUSED_FOR_ANOTHER_REASON:
+            assert unchanged(await stage.everything(session), before), (state, trigger)
             continue
         assert refusal is None, (state, refusal)
-        wanted = OF_THE_STATE.get((event, state), allowed[0].when)
+        wanted = OF_THE_STATE.get((trigger, state), allowed[0].when)
         [transition] = [t for t in allowed if t.when == wanted]
         head = await stage.head(session)
-        assert head["status"] == transition.after, (state, event)
-        assert head["run"] == (2 if transition.new_run else 1), (state, event)
+        assert head["status"] == transition.after, (state, trigger)
+        assert head["run"] == (2 if transition.new_run else 1), (state, trigger)
         await stage.entries(session)  # gapless
 
 
