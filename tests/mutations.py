@@ -305,7 +305,7 @@ create trigger journal_no_update before update on agentrt.journal
         "worker/test_committer_bounds::test_a_commit_is_bounded_in_bytes_and_one_session_goes_however_large_it_is",
     ),
     _guard(
-        "a commit that failed is split", COMMITTER, "                queue.bounds.failed(batch)\n", "",
+        "a commit that failed is split", COMMITTER, "                backlog.bounds.failed(batch)\n", "",
         "worker/test_committer_bounds::test_a_commit_that_the_server_gives_up_is_split_until_it_fits",
     ),
     _guard(

@@ -226,7 +226,7 @@ class Bounds:
         self.size = min(MOST_BYTES, self.size + self.size // 4 + 1)
 
 
-class Queue:
+class Backlog:
     """Lines that have something to send, first come, first served; and how much of it one commit takes."""
 
     def __init__(self, most_sessions: int = MOST_SESSIONS) -> None:

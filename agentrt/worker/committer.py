@@ -30,7 +30,7 @@ from agentrt.ports import (
     Write,
     Written,
 )
-from agentrt.worker.commitline import Asked, Lane, Line, Queue, Sending
+from agentrt.worker.commitline import Asked, Backlog, Lane, Line, Sending
 from agentrt.worker.endings import tell_end
 from agentrt.worker.holding import Holding
 from agentrt.worker.pacing import Backoff, jittered
@@ -57,7 +57,7 @@ class Committer:
         self._emit = emit
         self._clock = clock
         self._lines: dict[Holding, Line] = {}
-        self._lanes = {Lane.APPEND: Queue(), Lane.END: Queue(), Lane.SIDE: Queue(most_sessions=1)}
+        self._lanes = {Lane.APPEND: Backlog(), Lane.END: Backlog(), Lane.SIDE: Backlog(most_sessions=1)}
         self._tasks: asyncio.TaskGroup | None = None
         self._closed = False
 
@@ -153,8 +153,8 @@ class Committer:
         """Send until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                for kind, queue in self._lanes.items():
-                    self._tasks.create_task(self._serve(kind, queue), name=f"committer {kind}")
+                for kind, backlog in self._lanes.items():
+                    self._tasks.create_task(self._serve(kind, backlog), name=f"committer {kind}")
         finally:
             self._closed = True
             for line in list(self._lines.values()):
@@ -193,35 +193,35 @@ class Committer:
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    async def _serve(self, kind: Lane, queue: Queue) -> None:
+    async def _serve(self, kind: Lane, backlog: Backlog) -> None:
         backoff = Backoff()
         while True:
-            await queue.wanted.wait()
-            batch = self._take(kind, queue)
+            await backlog.wanted.wait()
+            batch = self._take(kind, backlog)
             if batch and not await self._commit(kind, batch):
-                queue.bounds.failed(batch)
+                backlog.bounds.failed(batch)
                 await asyncio.sleep(backoff.failed())
             elif batch:
-                queue.bounds.succeeded()
+                backlog.bounds.succeeded()
                 backoff.succeeded()
             if kind is Lane.SIDE:
-                queue.look_again(self._offer)
+                backlog.look_again(self._offer)
 
-    def _take(self, kind: Lane, queue: Queue) -> list[Sending]:
+    def _take(self, kind: Lane, backlog: Backlog) -> list[Sending]:
         """Form one write for each of the next lines, within the bounds of the lane, but at least one. A session whose
         former holding still writes waits its turn."""
-        room = queue.bounds.size
+        room = backlog.bounds.size
         batch: dict[object, Sending] = {}
-        for line in queue.drain():
+        for line in backlog.drain():
             holding = line.holding
             if holding.lost and not holding.fenced:
                 self._drop(line, LeaseLost(f"session {holding.session.id} is lost: {holding.lost_reason}"))
             elif line.lane() is not kind:
                 self._offer(line)
             elif batch and (
-                holding.session.id in batch or len(batch) >= queue.bounds.sessions or line.least_size() > room
+                holding.session.id in batch or len(batch) >= backlog.bounds.sessions or line.least_size() > room
             ):
-                queue.put(line)
+                backlog.put(line)
             else:
                 sending = batch[holding.session.id] = line.form(room)
                 room -= sending.size
