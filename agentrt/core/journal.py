@@ -247,6 +247,11 @@ class ModelRetried:
     usage: Usage | None = None
     cost: float | None = None
 
+    @property
+    def rejected(self) -> bool:
+        """The request was refused as it was: it is sent without thinking and item ids from here on."""
+        return self.error_class == "rejected"
+
 
 @dataclass(frozen=True, slots=True)
 class Compaction:

@@ -25,11 +25,12 @@ class ModelIdentity(NamedTuple):
 
     def signed(self, provider: Mapping[str, Any] | None) -> bool:
         """Whether an answer's opaque ``provider`` object is this model's own."""
-        return provider is not None and self == (
-            provider.get("format"),
-            provider.get("provider"),
-            provider.get("model"),
-        )
+        return self == owner_of(provider)
+
+
+def owner_of(provider: Mapping[str, Any] | None) -> tuple[Any, Any, Any] | None:
+    """To whom an answer's opaque ``provider`` object belongs, in the order of ``ModelIdentity``."""
+    return None if provider is None else (provider.get("format"), provider.get("provider"), provider.get("model"))
 
 
 @dataclass(frozen=True, slots=True)

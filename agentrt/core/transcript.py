@@ -39,7 +39,7 @@ from agentrt.core.journal import (
     UserMessage,
     call_id,
 )
-from agentrt.core.messages import Message, ModelIdentity, ModelOutput, Result, ToolResults, UserInput
+from agentrt.core.messages import Message, ModelIdentity, ModelOutput, Result, ToolResults, UserInput, owner_of
 from agentrt.core.session import CallId, Seq
 from agentrt.core.turns import BROKEN, CALLS_NOTHING, Approval, ApprovalState, OpenCall, Turn, blank
 from agentrt.core.view import summary_of, view
@@ -91,9 +91,9 @@ class Transcript:
     def view(self, identity: ModelIdentity | None) -> tuple[Message, ...]:
         """What the model ``identity`` is sent: valid for every provider, append-only from request to request.
 
-        None is no model in particular: thinking and item ids are left out.
+        None is no model in particular: thinking and item ids are left out, as they are after a rejection.
         """
-        return view(self.opening, self.turns, identity)
+        return view(self.opening, self.turns, None if any(r.rejected for r in self.retries) else identity)
 
 
 def fold(entries: Iterable[Entry] | None) -> Transcript:
@@ -131,6 +131,7 @@ class _Answer:
     seq: Seq
     answer: AssistantMessage
     calls: Sequence[_Call] = ()
+    plain: bool = False
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class _Found:
     compaction: tuple[int, Compaction] | None = None
     terminal_seq: int = 0
     resumed_seq: int = 0
-    retries: list[Entry] = field(default_factory=list)
+    retries: list[ModelRetried] = field(default_factory=list)
     turns: int = 0
     tokens: int = 0
     cost: float = 0.0
@@ -164,9 +165,9 @@ def _take(found: _Found, entry: Entry) -> None:
             _take_user(found, entry.seq, message)
         case MessageQueued():
             found.queued[entry.seq] = None
-        case ModelRetried(usage=usage, cost=cost):
+        case ModelRetried(usage=usage, cost=cost) as retried:
             _spend(found, usage, cost)
-            found.retries.append(entry)
+            found.retries.append(retried)
         case Compaction(usage=usage, cost=cost) as compaction:
             _spend(found, usage, cost)
             found.compaction = (min(compaction.covers_to, entry.seq - 1), compaction)
@@ -203,6 +204,8 @@ def _spend(found: _Found, usage: Usage | None, cost: float | None) -> None:
 
 def _take_answer(found: _Found, seq: Seq, data: AssistantMessage) -> None:
     found.turns += 1
+    if any(retry.rejected for retry in found.retries):
+        _send_plainly(found.answers, data)
     found.retries.clear()
     if seq in found.answer_seqs and data.provider is not None:
         data = replace(data, provider=None)  # a damaged journal: no item id is sent twice
@@ -215,6 +218,14 @@ def _take_answer(found: _Found, seq: Seq, data: AssistantMessage) -> None:
             break
     if answer.calls and data.stop_reason not in CALLS_NOTHING:
         found.latest = answer.calls
+
+
+def _send_plainly(answers: Sequence[_Answer], accepted: AssistantMessage) -> None:
+    """Of the model that gave ``accepted``: it has refused these answers as they were, and taken them without thinking
+    and item ids. It is sent them in that way ever after."""
+    owner = owner_of(accepted.provider)
+    for found in answers:
+        found.plain = found.plain or owner in (None, owner_of(found.answer.provider))
 
 
 def _with_our_ids(found: _Found, seq: Seq, data: AssistantMessage) -> tuple[AssistantMessage, Sequence[_Call]]:
@@ -324,7 +335,7 @@ def _arrange(found: _Found, last_seq: Seq, *, run: int) -> Transcript:
         highest_user_seq=max(highest, Seq(last_seen)),
         queued=tuple(Seq(seq) for seq in found.queued),
         run_began=sum(1 for turn in turns if turn.seq <= found.terminal_seq),
-        retries=tuple(entry.data for entry in found.retries if isinstance(entry.data, ModelRetried)),
+        retries=tuple(found.retries),
         resumed_seq=Seq(found.resumed_seq),
         spent=Spent(found.turns, found.tokens, found.cost),
     )
@@ -343,7 +354,7 @@ def _kept(found: _Answer) -> _Answer | None:
         if len(answered) < len(found.calls):
             ids = {call.call.call_id for call in answered}
             content = tuple(b for b in answer.content if not isinstance(b, ToolCall) or b.call_id in ids)
-            found = _Answer(found.seq, replace(answer, content=content), answered)
+            found = replace(found, answer=replace(answer, content=content), calls=answered)
     if reason in (StopReason.STOP, StopReason.REFUSED) or not blank(found.answer.content):
         return found
     return found if reason is StopReason.PAUSED and answer.provider else None
@@ -370,7 +381,7 @@ def _turns(answers: Sequence[_Answer], slots: Sequence[list[UserInput]]) -> tupl
     for found, users in zip(answers, slots, strict=True):
         calls = tuple(call.call for call in found.calls)
         results = tuple(call.result for call in found.calls)
-        turn = Turn(found.seq, found.answer, calls, results, tuple(users))
+        turn = Turn(found.seq, found.answer, calls, results, tuple(users), plain=found.plain)
         if turn.cut and go_ons < MAX_GO_ONS and not (users and users[0].seq < turn.seq):
             turn = replace(turn, go_on=True)
         turns.append(turn)

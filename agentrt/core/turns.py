@@ -62,6 +62,7 @@ class Turn:
     """One answer, its calls (with our ids) and their results (None: none yet), and what stands after it.
 
     ``go_on``: the fixed text that asks to continue an answer cut by length stands after it, before ``users``.
+    ``plain``: its model has taken it back only without thinking and item ids.
     """
 
     seq: Seq
@@ -70,6 +71,7 @@ class Turn:
     results: tuple[ToolResult | None, ...] = ()
     users: tuple[UserInput, ...] = ()
     go_on: bool = False
+    plain: bool = False
 
     @property
     def cut(self) -> bool:

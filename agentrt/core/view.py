@@ -63,7 +63,7 @@ def _user(user: UserInput) -> UserInput:
 def _output(turn: Turn, identity: ModelIdentity | None) -> ModelOutput | None:
     """The answer as it goes back, calls last; None when nothing of it can be sent."""
     answer = turn.answer
-    own = identity is not None and identity.signed(answer.provider)
+    own = identity is not None and not turn.plain and identity.signed(answer.provider)
     kept = [
         (position, block)
         for position, block in enumerate(answer.content)

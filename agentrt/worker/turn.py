@@ -14,7 +14,6 @@ from agentrt.core.events import TurnFinished
 from agentrt.core.journal import ApprovalRequested, AssistantMessage, ModelRetried, StopReason
 from agentrt.core.retry import wait_seconds
 from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, SuspendReason
-from agentrt.core.transcript import Message
 from agentrt.ports import Model, ModelAnswer, ModelError, ModelErrorClass, ModelLimits, ModelRequest, ToolSpec
 from agentrt.worker.activation import Activation, Interrupted
 from agentrt.worker.approvals import approvals_to_request
@@ -100,9 +99,8 @@ class _Turn:
         self.heard: list[str] = []
 
     async def run(self) -> Outcome | Pause | None:
-        messages = self._messages()
         try:
-            answer = await self.activation.attended(self._request(messages))
+            answer = await self.activation.attended(self._request())
         except Interrupted:
             await self._keep_what_was_heard()
             return None
@@ -114,12 +112,7 @@ class _Turn:
             await self._commit(answer)
         return None
 
-    def _messages(self) -> tuple[Message, ...]:
-        """The view; after a rejection the one changed try, without thinking and item ids."""
-        rejected = any(retry.error_class == ModelErrorClass.REJECTED for retry in self.transcript.retries)
-        return self.transcript.view(None if rejected else self.model.identity)
-
-    async def _request(self, messages: tuple[Message, ...]) -> ModelAnswer:
+    async def _request(self) -> ModelAnswer:
         settings = self.activation.deps.settings
         limits = ModelLimits(
             idle_seconds=settings.model_idle_seconds,
@@ -128,7 +121,7 @@ class _Turn:
         )
         request = ModelRequest(
             instructions=self.instructions,
-            messages=messages,
+            messages=self.transcript.view(self.model.identity),
             tools=tuple(
                 ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
                 for tool in self.activation.agent.tools.values()
@@ -234,9 +227,8 @@ class _Turn:
         return Pause(delay)
 
     async def _rejected(self, error: ModelError, words: str) -> Outcome | None:
-        """The same request is never sent twice: try once without thinking and item ids, if that changes it."""
-        tried = any(retry.error_class == ModelErrorClass.REJECTED for retry in self.transcript.retries)
-        if tried or self.transcript.view(None) == self.transcript.view(self.model.identity):
+        """The same request is never sent twice: the view has no thinking and item ids after this, if it had any."""
+        if self.transcript.view(None) == self.transcript.view(self.model.identity):
             return Suspended(SuspendReason.BLOCKED, f"the provider rejected the request: {words}")
         await self._retried(_retry_of(error, words, 0.0))
         return None

@@ -137,7 +137,9 @@ def ask_model(world: World) -> None:
     world.requests.append(Request(transcript.view(world.identity), world.identity, transcript))
     may_crash(world)
     if world.faults and world.tape.once_in(10):
-        error_class = ("transient", "empty")[world.tape.pick(2)]
+        error_class = ("transient", "empty", "rejected")[world.tape.pick(3)]
+        if transcript.view(None) == transcript.view(world.identity) and error_class == "rejected":
+            error_class = "transient"  # there is nothing to leave out: it would be blocked
         world.write(ModelRetried(error_class, "try again", 0.5))
         return
     while client_interferes(world):  # while the model speaks

@@ -58,8 +58,13 @@ MUTATIONS = (
     ),
     Mutation(
         "foreign thinking is kept with its signature",
-        ModelIdentity.signed, "return provider is not None and", "return provider is not None or",
+        ModelIdentity.signed, "return self == owner_of(provider)", "return provider is not None",
         valid, stories,
+    ),
+    Mutation(
+        "what was taken without thinking goes with it next time",
+        transcript._take_answer, "if any(retry.rejected for retry in found.retries):", "if False:",
+        of_stories.test_a_request_begins_with_the_whole_request_before_it, stories,
     ),
     Mutation(
         "late messages are placed before the answer",

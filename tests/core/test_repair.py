@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,6 +14,8 @@ from agentrt.core.journal import (
     Compaction,
     Entry,
     EntryData,
+    ModelRetried,
+    SessionWoken,
     StopReason,
     ToolOutcome,
     ToolResult,
@@ -178,6 +181,36 @@ def test_thinking_and_item_ids_are_sent_only_to_the_model_that_wrote_them() -> N
         foreign = next(m for m in view(*told, identity=other) if isinstance(m, ModelOutput))
         assert (foreign.provider, foreign.positions) == (None, (1, 2))
         assert not any(isinstance(block, Thinking) for block in foreign.content)
+
+
+def test_thinking_that_was_rejected_stays_away_from_its_model_and_later_thinking_goes() -> None:
+    """F10: the rejection and the answer that came without say so, to every later owner; other models' are theirs."""
+    own, others = ({**identity._asdict(), "signatures": ["s", None]} for identity in (CLAUDE, GPT))
+    rejected = ModelRetried("rejected", "400: thinking")
+    told: list[EntryData] = [
+        user(),
+        answer(Thinking("1"), "one", provider=others),
+        user(),
+        answer(Thinking("2"), "two", provider=own),
+    ]
+    assert signed(view(*told, user(), identity=CLAUDE)) == [4]
+    assert signed(view(*told, user(), rejected, identity=CLAUDE)) == []
+    told += [user(), rejected, answer(Thinking("3"), "three", provider=own), user()]
+    assert signed(view(*told, identity=CLAUDE)) == [7]
+    assert signed(view(*told, identity=GPT)) == [2]
+    assert signed(view(*told, answer("nobody's"), rejected, answer("nobody's"), identity=CLAUDE)) == []
+
+
+def test_a_rejection_that_nothing_came_of_is_forgotten_when_an_operator_resumes() -> None:
+    """F10: without thinking it was rejected as well, so that thinking was not the reason."""
+    own = {**CLAUDE._asdict(), "signatures": ["s", None]}
+    told = (user(), answer(Thinking("hm"), "one", provider=own), user(), ModelRetried("rejected", "400"))
+    assert signed(view(*told, SessionWoken("resume"), identity=CLAUDE)) == [2]
+
+
+def signed(messages: Sequence[Message]) -> list[int]:
+    """The seqs of the answers that go with their thinking and item ids."""
+    return [message.seq for message in messages if isinstance(message, ModelOutput) and message.provider]
 
 
 def test_what_no_provider_takes_is_left_out_or_replaced() -> None:

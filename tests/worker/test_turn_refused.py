@@ -64,6 +64,27 @@ async def test_a_rejected_request_with_thinking_is_tried_once_without(database_u
         assert (await suspension(worker, session_id))[0] == "blocked"
 
 
+async def test_thinking_that_was_rejected_is_not_sent_again_by_whoever_comes_next(database_url):
+    """F10: one rejected request for one bad signature, in the next turns too, and in another worker."""
+    requests: list[list[bool]] = []
+
+    def script(conversation: Conversation):
+        outputs = [message for message in conversation.messages if isinstance(message, ModelOutput)]
+        requests.append([output.provider is not None for output in outputs])
+        if requests[-1][:1] == [True]:
+            raise ModelError(ModelErrorClass.REJECTED, "400: bad signature")
+        return Reply(text=f"answer {len(outputs)}", thinking="hm", provider={"signature": "s"})
+
+    agent = Agent("a", model=ScriptedModel(script))
+    async with local_worker(database_url, agent) as worker, local_worker(database_url, agent) as other:
+        session_id = await worker.ask("a", "one")
+        for owner in (worker, worker, other):
+            await owner.client.send(session_id, "go on")
+            await owner.run()
+        assert requests == [[], [True], [False], [False, True], [False, True, True]]
+        assert (await head(worker, session_id)).outcome == {"text": "answer 3"}
+
+
 async def test_no_quota_blocks_at_once(database_url):
     """F31."""
     model = failing(ModelError(ModelErrorClass.QUOTA, "insufficient_quota"))
