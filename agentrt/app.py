@@ -350,7 +350,7 @@ class _Worker:
             await store.close()
 
     def _make_runner(self, threads: ToolThreads) -> MakeRunner:
-        from agentrt.worker.activation import RunnerDeps
+        from agentrt.worker.ownership import RunnerDeps
         from agentrt.worker.runner import run_session
 
         def make(

@@ -13,8 +13,8 @@ from uuid import uuid4
 from agentrt.agents import InvalidArguments, Tool
 from agentrt.core.content import Content, ToolCall
 from agentrt.core.journal import ApprovalRequested
-from agentrt.worker.activation import Activation
 from agentrt.worker.invoke import called, tell_failed
+from agentrt.worker.ownership import Ownership
 
 PREDICATE_SECONDS: Final = 10.0
 """So long a predicate may think; then its answer is yes."""
@@ -31,11 +31,11 @@ def arguments_hash(arguments: str) -> str:
     return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-async def approvals_to_request(activation: Activation, content: Content) -> list[ApprovalRequested]:
+async def approvals_to_request(ownership: Ownership, content: Content) -> list[ApprovalRequested]:
     """The approvals that the calls of a new answer need; each names its call by position."""
     calls = [(position, block) for position, block in enumerate(content) if isinstance(block, ToolCall)]
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(reason_to_ask(activation, call)) for _, call in calls]
+        asked = [group.create_task(reason_to_ask(ownership, call)) for _, call in calls]
     return [
         approval_of(call, reason=reason, position=position)
         for (position, call), task in zip(calls, asked, strict=True)
@@ -56,25 +56,25 @@ def approval_of(call: ToolCall, *, reason: str, position: int | None = None) -> 
     )
 
 
-async def reason_to_ask(activation: Activation, call: ToolCall) -> str | None:
+async def reason_to_ask(ownership: Ownership, call: ToolCall) -> str | None:
     """Why ``call`` needs an approval; None when it does not, or when it cannot run anyhow."""
-    tool = activation.agent.tools.get(call.tool)
+    tool = ownership.agent.tools.get(call.tool)
     if tool is None:
         return None
     try:
         arguments = tool.parse(call.arguments)
     except InvalidArguments:
         return None
-    return REQUIRED if await _requires_approval(activation, tool, arguments) else None
+    return REQUIRED if await _requires_approval(ownership, tool, arguments) else None
 
 
-async def _requires_approval(activation: Activation, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+async def _requires_approval(ownership: Ownership, tool: Tool, arguments: Mapping[str, Any]) -> bool:
     if not callable(tool.requires_approval):
         return bool(tool.requires_approval)
     limit = min(tool.timeout_seconds or PREDICATE_SECONDS, PREDICATE_SECONDS)
     asked = partial(tool.requires_approval, **arguments)
     try:
-        return bool(await called(activation, asked, limit=limit, stopping=threading.Event()))
+        return bool(await called(ownership, asked, limit=limit, stopping=threading.Event()))
     except Exception as error:  # noqa: BLE001 - the user's predicate: one that raises means yes
-        tell_failed(activation, tool, "requires_approval", error=error)
+        tell_failed(ownership, tool, "requires_approval", error=error)
         return True

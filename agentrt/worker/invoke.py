@@ -13,7 +13,7 @@ from typing import Any
 from agentrt.agents import Deferred, Done, NotDone, NotExecuted, Tool, ToolContext, ToolError, Unknown
 from agentrt.core.events import UserCodeFailed
 from agentrt.core.journal import ToolOutcome
-from agentrt.worker.activation import Activation
+from agentrt.worker.ownership import Ownership
 from agentrt.worker.wording import cut, error_text, message_of, result_text, trace_text, without_secrets
 
 
@@ -32,45 +32,45 @@ class TimeLimitExceeded(Exception):
     """The call took longer than it may."""
 
 
-async def invoke(activation: Activation, tool: Tool, *, context: ToolContext, arguments: Mapping[str, Any]) -> End:
+async def invoke(ownership: Ownership, tool: Tool, *, context: ToolContext, arguments: Mapping[str, Any]) -> End:
     """Call the tool's function once. Raises nothing but ``CancelledError``, when this call is cancelled."""
     context = _anew(context)
-    settings = activation.deps.settings
+    settings = ownership.deps.settings
     limit = tool.timeout_seconds or settings.tool_seconds
     given = (context,) if tool.signature.takes_context else ()
     try:
         value = await called(
-            activation, partial(tool.function, *given, **arguments), limit=limit, stopping=context.stopping
+            ownership, partial(tool.function, *given, **arguments), limit=limit, stopping=context.stopping
         )
     except ToolError as error:
         return End(outcome=ToolOutcome.ERROR, content=cut(message_of(error), settings.tool_result_max_bytes))
     except NotExecuted as error:
-        words = without_secrets(f"Not executed: {message_of(error)}", activation.deps.secrets)
+        words = without_secrets(f"Not executed: {message_of(error)}", ownership.deps.secrets)
         return End(outcome=ToolOutcome.NOT_RUN, content=cut(words, settings.tool_result_max_bytes))
     except TimeLimitExceeded as error:
         return End(outcome=ToolOutcome.TIMEOUT, content=f"{tool.name} {error}", known=False)
     except Exception as error:  # noqa: BLE001 - a tool call: one of the five borders
-        content = error_text(error, activation.deps.secrets)
+        content = error_text(error, ownership.deps.secrets)
         return End(outcome=ToolOutcome.ERROR, content=content, known=False, cause=error)
     content = "" if context.deferred else cut(result_text(value), settings.tool_result_max_bytes)
     return End(outcome=ToolOutcome.OK, content=content, deferred=context.deferred)
 
 
 async def reconcile(
-    activation: Activation, tool: Tool, *, context: ToolContext, arguments: Mapping[str, Any]
+    ownership: Ownership, tool: Tool, *, context: ToolContext, arguments: Mapping[str, Any]
 ) -> Done | NotDone | Unknown:
     """Ask the tool's ``reconcile`` what became of a call; ``Unknown`` when there is none, or when it fails."""
     if tool.reconcile is None:
         return Unknown()
     context = _anew(context)
-    limit = tool.timeout_seconds or activation.deps.settings.tool_seconds
+    limit = tool.timeout_seconds or ownership.deps.settings.tool_seconds
     try:
         answer = await called(
-            activation, partial(tool.reconcile, context, **arguments), limit=limit, stopping=context.stopping
+            ownership, partial(tool.reconcile, context, **arguments), limit=limit, stopping=context.stopping
         )
         return _reconciled(answer)
     except Exception as error:  # noqa: BLE001 - the user's other code: one of the five borders
-        tell_failed(activation, tool, "reconcile", error=error)
+        tell_failed(ownership, tool, "reconcile", error=error)
         return Unknown()
 
 
@@ -80,11 +80,11 @@ def _reconciled(answer: object) -> Done | NotDone | Unknown:
     raise TypeError(f"it returned {type(answer).__name__}, not Done, NotDone or Unknown")
 
 
-def tell_failed(activation: Activation, tool: Tool, what: str, *, error: Exception) -> None:
+def tell_failed(ownership: Ownership, tool: Tool, what: str, *, error: Exception) -> None:
     """Tell observers that a function which belongs to ``tool`` raised."""
-    secrets = activation.deps.secrets
+    secrets = ownership.deps.secrets
     words, trace = error_text(error, secrets), trace_text(error, secrets)
-    activation.tell(UserCodeFailed, tool=tool.name, what=what, error=words, traceback=trace)
+    ownership.tell(UserCodeFailed, tool=tool.name, what=what, error=words, traceback=trace)
 
 
 def _anew(context: ToolContext) -> ToolContext:
@@ -92,9 +92,7 @@ def _anew(context: ToolContext) -> ToolContext:
     return replace(context, stopping=threading.Event())
 
 
-async def called(
-    activation: Activation, function: Callable[[], Any], *, limit: float, stopping: threading.Event
-) -> Any:
+async def called(ownership: Ownership, function: Callable[[], Any], *, limit: float, stopping: threading.Event) -> Any:
     """What a user's function returns. Waiting for a thread does not count into the limit; ``stopping`` tells the
     function to stop.
 
@@ -102,8 +100,8 @@ async def called(
         TimeLimitExceeded: it did not return in time. It was told to stop; it may still run.
         Exception: what it raised; ``RuntimeError`` in place of what would end more than the call.
     """
-    threads = activation.deps.threads
-    ending = partial(_ending, limit=limit, stop_seconds=activation.deps.settings.stop_seconds, stopping=stopping)
+    threads = ownership.deps.threads
+    ending = partial(_ending, limit=limit, stop_seconds=ownership.deps.settings.stop_seconds, stopping=stopping)
     if inspect.iscoroutinefunction(function):
         return await ending(threads.task(function))
     async with threads.thread() as start:

@@ -11,8 +11,8 @@ from agentrt.core.journal import ToolOutcome, ToolResult, ToolStarted
 from agentrt.core.session import CallId
 from agentrt.core.transcript import OpenCall
 from agentrt.ports import UnstorableBatch
-from agentrt.worker.activation import Activation
 from agentrt.worker.invoke import End
+from agentrt.worker.ownership import Ownership
 from agentrt.worker.wording import cut, result_text, trace_text
 
 NO_TOOL: Final = "unknown"
@@ -24,9 +24,9 @@ def unknown_end(why: str) -> End:
     return End(outcome=ToolOutcome.UNKNOWN, content=unknown(why))
 
 
-def done_end(activation: Activation, done: Done) -> End:
+def done_end(ownership: Ownership, done: Done) -> End:
     """The call had its effect, as ``reconcile`` found out."""
-    limit = activation.deps.settings.tool_result_max_bytes
+    limit = ownership.deps.settings.tool_result_max_bytes
     return End(outcome=ToolOutcome.OK, content=cut(result_text(done.result), limit))
 
 
@@ -47,7 +47,7 @@ def deferral_of(call: OpenCall, tool: Tool, deferred: Deferred) -> ToolStarted:
     )
 
 
-async def finish(activation: Activation, call: OpenCall, *, end: End, seconds: float) -> None:
+async def finish(ownership: Ownership, call: OpenCall, *, end: End, seconds: float) -> None:
     """Commit a call's result and tell observers.
 
     Raises:
@@ -55,27 +55,27 @@ async def finish(activation: Activation, call: OpenCall, *, end: End, seconds: f
     """
     result, key = result_of(call, end, seconds=seconds), result_key(call.call.call_id)
     try:
-        await activation.append(result, dedup_key=key)
+        await ownership.append(result, dedup_key=key)
     except UnstorableBatch as error:
-        await activation.catch_up()
-        if not is_open(activation, call):  # a client was faster: its result stands
+        await ownership.catch_up()
+        if not is_open(ownership, call):  # a client was faster: its result stands
             return
         end = unstorable_end(error)
         result = result_of(call, end, seconds=seconds)
-        await activation.append(result, dedup_key=key)
-    tell_finished(activation, result, cause=end.cause)
+        await ownership.append(result, dedup_key=key)
+    tell_finished(ownership, result, cause=end.cause)
 
 
-def tell_finished(activation: Activation, result: ToolResult, *, cause: BaseException | None = None) -> None:
+def tell_finished(ownership: Ownership, result: ToolResult, *, cause: BaseException | None = None) -> None:
     """Tell observers how a call ended, without its texts: models invent tools, and would invent labels of metrics."""
-    activation.tell(
+    ownership.tell(
         ToolFinished,
-        tool=result.tool if result.tool in activation.agent.tools else NO_TOOL,
+        tool=result.tool if result.tool in ownership.agent.tools else NO_TOOL,
         tool_call_id=str(result.call_id),
         outcome=str(result.outcome),
         seconds=result.seconds,
         error="" if cause is None else type(cause).__name__,
-        traceback="" if cause is None else trace_text(cause, activation.deps.secrets),
+        traceback="" if cause is None else trace_text(cause, ownership.deps.secrets),
     )
 
 
@@ -84,6 +84,6 @@ def unstorable_end(error: UnstorableBatch) -> End:
     return End(outcome=ToolOutcome.ERROR, content="The call ended, but its result cannot be stored.", cause=error)
 
 
-def is_open(activation: Activation, call: OpenCall) -> bool:
+def is_open(ownership: Ownership, call: OpenCall) -> bool:
     """Whether the journal in memory has no result of ``call``."""
-    return any(other.call.call_id == call.call.call_id for other in activation.transcript.open_calls)
+    return any(other.call.call_id == call.call.call_id for other in ownership.transcript.open_calls)

@@ -14,10 +14,10 @@ from agentrt.core.plan import AskApproval, AskModel, CloseCalls, Finish, RunTool
 from agentrt.core.resume import plan_resume
 from agentrt.core.session import Crashed, Failed, Outcome, Released, ReleaseReason, Suspended, SuspendReason
 from agentrt.ports import Answer, NewEntry, UnstorableBatch
-from agentrt.worker.activation import Activation, Interrupted, RunnerDeps
 from agentrt.worker.approvals import MAY_REPEAT, approval_of
 from agentrt.worker.endings import crash_of
 from agentrt.worker.holding import Holding, event_keys
+from agentrt.worker.ownership import Interrupted, Ownership, RunnerDeps
 from agentrt.worker.pacing import wait_for
 from agentrt.worker.results import result_key, tell_finished
 from agentrt.worker.tools import run_tools
@@ -53,52 +53,52 @@ async def _run(holding: Holding, deps: RunnerDeps) -> None:
         words = f"this worker does not know {holding.session.agent!r}"
         await deps.committer.end(holding, Released(ReleaseReason.NO_SUCH_AGENT, message=words))
         return
-    activation = Activation(holding, deps, agent)
-    await activation.catch_up()
-    await _close(activation)
+    ownership = Ownership(holding, deps, agent)
+    await ownership.catch_up()
+    await _close(ownership)
     while True:
-        outcome = await _step(activation)
-        if outcome is not None and await _ended(activation, outcome):
+        outcome = await _step(ownership)
+        if outcome is not None and await _ended(ownership, outcome):
             return
 
 
-async def _step(activation: Activation) -> Outcome | None:
+async def _step(ownership: Ownership) -> Outcome | None:
     """One round of the loop: None to plan again, or how to end."""
-    holding = activation.holding
+    holding = ownership.holding
     if holding.ahead.is_set():
-        await activation.catch_up()
+        await ownership.catch_up()
     if holding.draining.is_set():
         return Released(ReleaseReason.DRAIN)
     try:
-        limits = activation.agent.limits_for(activation.session.config)
+        limits = ownership.agent.limits_for(ownership.session.config)
     except InvalidArgument as error:
         return Failed("agent_error", str(error))
-    step = next_step(activation.transcript, limits, activation.traits, spent=activation.spent())
+    step = next_step(ownership.transcript, limits, ownership.traits, spent=ownership.spent())
     try:
-        return await _do(activation, step)
+        return await _do(ownership, step)
     except UnstorableBatch as error:  # whoever does it again gets the same
-        return _unstorable(activation, error)
+        return _unstorable(ownership, error)
 
 
-async def _do(activation: Activation, step: Step) -> Outcome | None:
+async def _do(ownership: Ownership, step: Step) -> Outcome | None:
     outcome: Outcome | None = None
     match step:
         case AskModel():
-            asked = await ask_model(activation)
+            asked = await ask_model(ownership)
             if isinstance(asked, Pause):
-                await wait_for(activation.holding.draining, asked.seconds)  # a drain cuts it
+                await wait_for(ownership.holding.draining, asked.seconds)  # a drain cuts it
             else:
                 outcome = asked
         case RunTools():
             with suppress(Interrupted):  # the next plan closes what was cut
-                before = activation.holding.last_seq
-                await activation.attended(run_tools(activation, (*step.calls, *step.reconcile)))
-                if activation.holding.last_seq == before and not activation.holding.draining.is_set():
+                before = ownership.holding.last_seq
+                await ownership.attended(run_tools(ownership, (*step.calls, *step.reconcile)))
+                if ownership.holding.last_seq == before and not ownership.holding.draining.is_set():
                     raise RuntimeError("tools were run, and nothing came of it: the same would be planned again")
         case CloseCalls():
-            await _closed(activation, step.results)
+            await _closed(ownership, step.results)
         case AskApproval():
-            await activation.append(*(approval_of(call.call, reason=MAY_REPEAT) for call in step.calls))
+            await ownership.append(*(approval_of(call.call, reason=MAY_REPEAT) for call in step.calls))
         case Wait():
             outcome = Suspended(step.reason, step.message, step.waits_for)
         case Finish():
@@ -111,44 +111,44 @@ async def _do(activation: Activation, step: Step) -> Outcome | None:
 # --- what a takeover found open -----------------------------------------------------------------------
 
 
-async def _close(activation: Activation) -> None:
+async def _close(ownership: Ownership) -> None:
     """Journal the results of calls that are not run any more, in one commit."""
-    while close := plan_resume(activation.transcript, activation.traits).close:
+    while close := plan_resume(ownership.transcript, ownership.traits).close:
         resumed = SessionResumed(tuple(result.call_id for result in close))
-        if await _closed(activation, close, first=(NewEntry(data=resumed),)):
-            activation.tell(events.SessionResumed, repaired=len(close))
+        if await _closed(ownership, close, first=(NewEntry(data=resumed),)):
+            ownership.tell(events.SessionResumed, repaired=len(close))
 
 
-async def _closed(activation: Activation, results: Sequence[ToolResult], *, first: tuple[NewEntry, ...] = ()) -> bool:
+async def _closed(ownership: Ownership, results: Sequence[ToolResult], *, first: tuple[NewEntry, ...] = ()) -> bool:
     """Commit these results, behind ``first``. False when a client has answered one of them meanwhile: plan again."""
     try:
         keyed = [NewEntry(data=result, dedup_key=result_key(result.call_id)) for result in results]
-        await activation.append_entries([*first, *keyed])
+        await ownership.append_entries([*first, *keyed])
     except UnstorableBatch:
-        await activation.catch_up()
-        still_open = {call.call.call_id for call in activation.transcript.open_calls}
+        await ownership.catch_up()
+        still_open = {call.call.call_id for call in ownership.transcript.open_calls}
         if all(result.call_id in still_open for result in results):
             raise
         return False
     for result in results:
-        tell_finished(activation, result)
+        tell_finished(ownership, result)
     return True
 
 
 # --- endings --------------------------------------------------------------------------------------------------------
 
 
-async def _ended(activation: Activation, outcome: Outcome) -> bool:
+async def _ended(ownership: Ownership, outcome: Outcome) -> bool:
     """Commit the ending; False when a client wrote meanwhile, so that it has to be planned again."""
     try:
-        written = await activation.end(outcome, planned_from=activation.holding.last_seq)
+        written = await ownership.end(outcome, planned_from=ownership.holding.last_seq)
     except UnstorableBatch as error:
-        written = await activation.end(_unstorable(activation, error), planned_from=activation.holding.last_seq)
+        written = await ownership.end(_unstorable(ownership, error), planned_from=ownership.holding.last_seq)
     return written.answer is not Answer.STALE
 
 
-def _unstorable(activation: Activation, error: UnstorableBatch) -> Suspended:
-    words = without_secrets(str(error), activation.deps.secrets)
+def _unstorable(ownership: Ownership, error: UnstorableBatch) -> Suspended:
+    words = without_secrets(str(error), ownership.deps.secrets)
     return Suspended(SuspendReason.BLOCKED, f"the database cannot store what came of this step: {words}")
 
 

@@ -12,9 +12,9 @@ from agentrt.agents import Done, InvalidArguments, NotDone, Tool, ToolContext
 from agentrt.core.calls import INTERRUPTED, no_such_tool
 from agentrt.core.journal import Effect, ToolOutcome, ToolStarted
 from agentrt.core.transcript import OpenCall
-from agentrt.worker.activation import Activation, most_telling
 from agentrt.worker.approvals import approval_of, arguments_hash, reason_to_ask
 from agentrt.worker.invoke import End, invoke, reconcile
+from agentrt.worker.ownership import Ownership, most_telling
 from agentrt.worker.results import deferral_of, done_end, finish, unknown_end
 from agentrt.worker.transactional import run_transactional
 from agentrt.worker.wording import cut
@@ -22,7 +22,7 @@ from agentrt.worker.wording import cut
 MOST_AT_ONCE: Final = 8
 
 
-async def run_tools(activation: Activation, calls: Sequence[OpenCall]) -> None:
+async def run_tools(ownership: Ownership, calls: Sequence[OpenCall]) -> None:
     """Run the calls: at most 8 at once, in their order, none beside a sequential one. Begins none while draining.
 
     Raises:
@@ -32,10 +32,10 @@ async def run_tools(activation: Activation, calls: Sequence[OpenCall]) -> None:
 
     async def one(call: OpenCall) -> None:
         async with free:
-            if not activation.holding.draining.is_set():
-                await _answer(activation, call)
+            if not ownership.holding.draining.is_set():
+                await _answer(ownership, call)
 
-    for together in _batches(activation, calls):
+    for together in _batches(ownership, calls):
         try:
             async with asyncio.TaskGroup() as group:
                 for call in together:
@@ -44,9 +44,9 @@ async def run_tools(activation: Activation, calls: Sequence[OpenCall]) -> None:
             raise most_telling(raised) from None
 
 
-def _batches(activation: Activation, calls: Sequence[OpenCall]) -> Iterator[Sequence[OpenCall]]:
+def _batches(ownership: Ownership, calls: Sequence[OpenCall]) -> Iterator[Sequence[OpenCall]]:
     def alone(call: OpenCall) -> bool:
-        tool = activation.agent.tools.get(call.call.tool)
+        tool = ownership.agent.tools.get(call.call.tool)
         return tool is not None and tool.sequential
 
     for sequential, group in itertools.groupby(calls, key=alone):
@@ -56,21 +56,21 @@ def _batches(activation: Activation, calls: Sequence[OpenCall]) -> Iterator[Sequ
             yield list(group)
 
 
-async def _answer(activation: Activation, call: OpenCall) -> None:
+async def _answer(ownership: Ownership, call: OpenCall) -> None:
     """One call, from its arguments to its committed result (or a request for approval, or a deferral)."""
-    begun = activation.deps.clock()
-    end = await _end_of(activation, call)
+    begun = ownership.deps.clock()
+    end = await _end_of(ownership, call)
     if end is not None and end.deferred is not None:
-        await activation.append(deferral_of(call, activation.agent.tools[call.call.tool], end.deferred))
+        await ownership.append(deferral_of(call, ownership.agent.tools[call.call.tool], end.deferred))
     elif end is not None:
-        await finish(activation, call, end=end, seconds=activation.deps.clock() - begun)
+        await finish(ownership, call, end=end, seconds=ownership.deps.clock() - begun)
 
 
-async def _end_of(activation: Activation, call: OpenCall) -> End | None:
+async def _end_of(ownership: Ownership, call: OpenCall) -> End | None:
     """None when nothing is left to be written: an approval was requested, or the end is committed already."""
-    tool = activation.agent.tools.get(call.call.tool)
+    tool = ownership.agent.tools.get(call.call.tool)
     if tool is None:
-        return End(outcome=ToolOutcome.ERROR, content=no_such_tool(call.call.tool, activation.agent.tools))
+        return End(outcome=ToolOutcome.ERROR, content=no_such_tool(call.call.tool, ownership.agent.tools))
     if call.approval is not None and call.approval.arguments_hash != arguments_hash(call.call.arguments):
         return End(outcome=ToolOutcome.DENIED, content="Not run: other arguments than these were approved.")
     try:
@@ -78,27 +78,27 @@ async def _end_of(activation: Activation, call: OpenCall) -> End | None:
     except InvalidArguments as error:
         if call.started:
             return unknown_end("its arguments no longer fit the tool.")
-        return End(outcome=ToolOutcome.ERROR, content=cut(str(error), activation.deps.settings.tool_result_max_bytes))
-    if not call.started and call.approval is None and (reason := await reason_to_ask(activation, call.call)):
-        await activation.append(approval_of(call.call, reason=reason))
+        return End(outcome=ToolOutcome.ERROR, content=cut(str(error), ownership.deps.settings.tool_result_max_bytes))
+    if not call.started and call.approval is None and (reason := await reason_to_ask(ownership, call.call)):
+        await ownership.append(approval_of(call.call, reason=reason))
         return None
-    return await _run(activation, tool, call, arguments)
+    return await _run(ownership, tool, call, arguments)
 
 
-async def _run(activation: Activation, tool: Tool, call: OpenCall, arguments: dict[str, object]) -> End | None:
-    context = context_of(activation, call)
+async def _run(ownership: Ownership, tool: Tool, call: OpenCall, arguments: dict[str, object]) -> End | None:
+    context = context_of(ownership, call)
     match tool.effect:
         case Effect.READ | Effect.IDEMPOTENT:
-            return await invoke(activation, tool, context=context, arguments=arguments)
+            return await invoke(ownership, tool, context=context, arguments=arguments)
         case Effect.ONCE:
-            return await _Once(activation, tool, call).run(context, arguments)
+            return await _Once(ownership, tool, call).run(context, arguments)
         case Effect.TRANSACTIONAL:
-            return await run_transactional(activation, tool, call, context=context, arguments=arguments)
+            return await run_transactional(ownership, tool, call, context=context, arguments=arguments)
 
 
-def context_of(activation: Activation, call: OpenCall) -> ToolContext:
+def context_of(ownership: Ownership, call: OpenCall) -> ToolContext:
     """What the tool is given."""
-    session = activation.session
+    session = ownership.session
     return ToolContext(
         session_id=session.id,
         call_id=call.call.call_id,
@@ -115,8 +115,8 @@ def context_of(activation: Activation, call: OpenCall) -> ToolContext:
 class _Once:
     """A call that is never run again unless ``reconcile`` says that it had no effect."""
 
-    def __init__(self, activation: Activation, tool: Tool, call: OpenCall) -> None:
-        self.activation = activation
+    def __init__(self, ownership: Ownership, tool: Tool, call: OpenCall) -> None:
+        self.ownership = ownership
         self.tool = tool
         self.call = call
 
@@ -127,16 +127,16 @@ class _Once:
                 return settled
             if self.call.closed_off:
                 return End(outcome=ToolOutcome.INTERRUPTED, content=INTERRUPTED)
-        holding = self.activation.holding
+        holding = self.ownership.holding
         begun = False
         try:
             if not self.call.started:
                 started = ToolStarted(self.call.call.call_id, self.tool.name, Effect.ONCE)
-                await self.activation.append(started)
+                await self.ownership.append(started)
             begun = True
             holding.once_running += 1
             try:
-                end = await invoke(self.activation, self.tool, context=context, arguments=arguments)
+                end = await invoke(self.ownership, self.tool, context=context, arguments=arguments)
             finally:
                 holding.once_running -= 1
         except asyncio.CancelledError:
@@ -152,11 +152,11 @@ class _Once:
 
     async def _settle(self, context: ToolContext, arguments: dict[str, object], *, why: str) -> End | None:
         """What ``reconcile`` says of a call whose end was not seen; None when it had no effect."""
-        answer = await reconcile(self.activation, self.tool, context=context, arguments=arguments)
+        answer = await reconcile(self.ownership, self.tool, context=context, arguments=arguments)
         if isinstance(answer, NotDone):
             return None
         if isinstance(answer, Done):
-            return done_end(self.activation, answer)
+            return done_end(self.ownership, answer)
         return unknown_end(why)
 
     async def _cut(self, *, begun: bool) -> None:
@@ -166,4 +166,4 @@ class _Once:
             end = unknown_end("it was cut off while it ran.")
         else:
             end = End(outcome=ToolOutcome.INTERRUPTED, content=INTERRUPTED)
-        await finish(self.activation, self.call, end=end, seconds=0.0)
+        await finish(self.ownership, self.call, end=end, seconds=0.0)

@@ -13,8 +13,8 @@ from agentrt.core.retry import delay_seconds
 from agentrt.core.transcript import OpenCall
 from agentrt.ports import ToolTransaction, ToolTransactionBroken, ToolTransactionConflict, UnstorableBatch
 from agentrt.toolspec import ToolConnection
-from agentrt.worker.activation import Activation, new_entries
 from agentrt.worker.invoke import End, invoke
+from agentrt.worker.ownership import Ownership, new_entries
 from agentrt.worker.results import deferral_of, is_open, result_key, result_of, tell_finished
 from agentrt.worker.wording import without_secrets
 
@@ -25,7 +25,7 @@ _CONNECTION_GONE: Final = ("08", "57P0")  # SQLSTATEs of connection exceptions, 
 
 
 async def run_transactional(
-    activation: Activation, tool: Tool, call: OpenCall, *, context: ToolContext, arguments: Mapping[str, Any]
+    ownership: Ownership, tool: Tool, call: OpenCall, *, context: ToolContext, arguments: Mapping[str, Any]
 ) -> End | None:
     """Run the call until it is committed with its result (then None), or has an end without any effect.
 
@@ -35,19 +35,19 @@ async def run_transactional(
     trouble: BaseException | None = None
     for conflicts in range(MOST_CONFLICTS):
         if conflicts:
-            await asyncio.sleep(delay_seconds(conflicts, jitter=activation.deps.random(), base=0.05, ceiling=2.0))
+            await asyncio.sleep(delay_seconds(conflicts, jitter=ownership.deps.random(), base=0.05, ceiling=2.0))
         try:
-            async with activation.deps.store.tool_transaction(activation.deps.worker_id) as transaction:
-                return await _run_in(activation, transaction, tool, call, context=context, arguments=arguments)
+            async with ownership.deps.store.tool_transaction(ownership.deps.worker_id) as transaction:
+                return await _run_in(ownership, transaction, tool, call, context=context, arguments=arguments)
         except ToolTransactionBroken as error:
-            why = without_secrets(str(error), activation.deps.secrets)
+            why = without_secrets(str(error), ownership.deps.secrets)
             words = f"The result of {tool.name} could not be committed together with what it wrote: {why}."
             return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
         except UnstorableBatch as error:  # a deferred constraint of the tool's own tables, or a client's result
-            await activation.catch_up()
-            if not is_open(activation, call):
+            await ownership.catch_up()
+            if not is_open(ownership, call):
                 return None
-            why = without_secrets(str(error), activation.deps.secrets)
+            why = without_secrets(str(error), ownership.deps.secrets)
             words = f"The database refused what {tool.name} wrote when it was committed: {why}. It had no effect."
             return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
         except (ToolTransactionConflict, DatabaseUnavailable) as error:
@@ -57,7 +57,7 @@ async def run_transactional(
 
 
 async def _run_in(
-    activation: Activation,
+    ownership: Ownership,
     transaction: ToolTransaction,
     tool: Tool,
     call: OpenCall,
@@ -66,9 +66,9 @@ async def _run_in(
     arguments: Mapping[str, Any],
 ) -> End | None:
     context.transaction = ToolConnection(transaction.connection)
-    begun = activation.deps.clock()
-    end = await invoke(activation, _bounded(activation, tool), context=context, arguments=arguments)
-    seconds = activation.deps.clock() - begun
+    begun = ownership.deps.clock()
+    end = await invoke(ownership, _bounded(ownership, tool), context=context, arguments=arguments)
+    seconds = ownership.deps.clock() - begun
     if end.outcome is not ToolOutcome.OK:
         await transaction.rollback()
         if end.cause is not None and (transaction.is_conflict(end.cause) or _undone(end.cause)):
@@ -79,17 +79,17 @@ async def _run_in(
         new = new_entries([deferral_of(call, tool, end.deferred)])
     else:
         new = new_entries([result], dedup_key=result_key(result.call_id))
-    async with activation.writing:
-        written = await activation.deps.committer.append_in(activation.holding, transaction, entries=new)
-        await activation.absorb(new, written)
+    async with ownership.writing:
+        written = await ownership.deps.committer.append_in(ownership.holding, transaction, entries=new)
+        await ownership.absorb(new, written)
     if end.deferred is None:
-        tell_finished(activation, result)
+        tell_finished(ownership, result)
     return None
 
 
-def _bounded(activation: Activation, tool: Tool) -> Tool:
+def _bounded(ownership: Ownership, tool: Tool) -> Tool:
     """The tool with the shorter of its own time limit and that of transactions: an open one holds others up."""
-    longest = activation.deps.settings.transactional_seconds
+    longest = ownership.deps.settings.transactional_seconds
     shorter = min(tool.timeout_seconds or longest, longest)
     return tool if tool.timeout_seconds == shorter else tool.with_timeout(shorter)
 

@@ -15,8 +15,8 @@ from agentrt.core.journal import ApprovalRequested, AssistantMessage, ModelRetri
 from agentrt.core.retry import wait_seconds
 from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, SuspendReason
 from agentrt.ports import Model, ModelAnswer, ModelError, ModelErrorClass, ModelLimits, ModelRequest, ToolSpec
-from agentrt.worker.activation import Activation, Interrupted
 from agentrt.worker.approvals import approvals_to_request
+from agentrt.worker.ownership import Interrupted, Ownership
 from agentrt.worker.wording import without_secrets
 
 EMPTY: Final = "empty"
@@ -35,7 +35,7 @@ class _ModelUnavailable(Exception):
     """The model cannot be used as this worker is configured."""
 
 
-async def ask_model(activation: Activation) -> Outcome | Pause | None:
+async def ask_model(ownership: Ownership) -> Outcome | Pause | None:
     """Ask the model once and commit what came of it.
 
     Returns:
@@ -45,44 +45,44 @@ async def ask_model(activation: Activation) -> Outcome | Pause | None:
         LeaseLost: somebody else owns the session now.
     """
     try:
-        model, instructions = _model_of(activation), _instructions_of(activation)
+        model, instructions = _model_of(ownership), _instructions_of(ownership)
     except ConfigurationError as error:
-        return await _unavailable(activation, str(error))
-    turn = _Turn(activation, model, instructions)
+        return await _unavailable(ownership, str(error))
+    turn = _Turn(ownership, model, instructions)
     try:
         return await turn.run()
     except _ModelUnavailable as error:
-        return await _unavailable(activation, str(error))
+        return await _unavailable(ownership, str(error))
 
 
-def _model_of(activation: Activation) -> Model:
-    agent, own = activation.agent, _own_model(activation)
+def _model_of(ownership: Ownership) -> Model:
+    agent, own = ownership.agent, _own_model(ownership)
     if own is not None:
-        return activation.deps.models(own)
-    return activation.deps.models(agent.model) if isinstance(agent.model, str) else agent.model
+        return ownership.deps.models(own)
+    return ownership.deps.models(agent.model) if isinstance(agent.model, str) else agent.model
 
 
-def _own_model(activation: Activation) -> str | None:
+def _own_model(ownership: Ownership) -> str | None:
     """What the session names in place of its agent's model, if it may."""
-    given = activation.session.config.get("model")
-    return given if isinstance(given, str) and "model" in activation.agent.allow_overrides else None
+    given = ownership.session.config.get("model")
+    return given if isinstance(given, str) and "model" in ownership.agent.allow_overrides else None
 
 
-def _instructions_of(activation: Activation) -> str:
-    agent, given = activation.agent, activation.session.config.get("instructions")
+def _instructions_of(ownership: Ownership) -> str:
+    agent, given = ownership.agent, ownership.session.config.get("instructions")
     return given if isinstance(given, str) and "instructions" in agent.allow_overrides else agent.instructions
 
 
-async def _unavailable(activation: Activation, why: str) -> Released | Suspended:
+async def _unavailable(ownership: Ownership, why: str) -> Released | Suspended:
     """Given back uncharged as long as another worker may have the key that this one lacks. A model that only this
     session has named says nothing about its agent."""
-    deps, agent, queue = activation.deps, activation.agent.name, activation.session.queue
+    deps, agent, queue = ownership.deps, ownership.agent.name, ownership.session.queue
     why = without_secrets(why, deps.secrets)
-    own = _own_model(activation)
+    own = _own_model(ownership)
     if own is not None:
         return Suspended(SuspendReason.BLOCKED, f"the session's own model {own!r} cannot be used: {why}")
     deps.agent_unavailable(agent, why)
-    if await activation.patiently(lambda: deps.store.withdraw_agent(deps.worker_id, agent, queue=queue)):
+    if await ownership.patiently(lambda: deps.store.withdraw_agent(deps.worker_id, agent, queue=queue)):
         return Released(ReleaseReason.MODEL_UNAVAILABLE, message=why)
     return Suspended(SuspendReason.BLOCKED, f"no living worker can use the model of agent {agent!r}: {why}")
 
@@ -90,17 +90,17 @@ async def _unavailable(activation: Activation, why: str) -> Released | Suspended
 class _Turn:
     """One request and its answer."""
 
-    def __init__(self, activation: Activation, model: Model, instructions: str) -> None:
-        self.activation = activation
+    def __init__(self, ownership: Ownership, model: Model, instructions: str) -> None:
+        self.ownership = ownership
         self.model = model
         self.instructions = instructions
-        self.transcript = activation.transcript
+        self.transcript = ownership.transcript
         self.seconds = 0.0
         self.heard: list[str] = []
 
     async def run(self) -> Outcome | Pause | None:
         try:
-            answer = await self.activation.attended(self._request())
+            answer = await self.ownership.attended(self._request())
         except Interrupted:
             await self._keep_what_was_heard()
             return None
@@ -113,7 +113,7 @@ class _Turn:
         return None
 
     async def _request(self) -> ModelAnswer:
-        settings = self.activation.deps.settings
+        settings = self.ownership.deps.settings
         limits = ModelLimits(
             idle_seconds=settings.model_idle_seconds,
             first_event_seconds=settings.model_first_event_seconds,
@@ -124,22 +124,22 @@ class _Turn:
             messages=self.transcript.view(self.model.identity),
             tools=tuple(
                 ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
-                for tool in self.activation.agent.tools.values()
+                for tool in self.ownership.agent.tools.values()
             ),
             limits=limits,
         )
-        gates, at_once = self.activation.deps.gates, settings.model_concurrency
+        gates, at_once = self.ownership.deps.gates, settings.model_concurrency
         async with gates.passing(self.model.identity.provider, at_once=at_once):
             return await self._call(request)
 
     async def _call(self, request: ModelRequest) -> ModelAnswer:
         limits = request.limits
         timer = asyncio.timeout(limits.call_seconds + _BACKSTOP_SECONDS)
-        begun = self.activation.deps.clock()
+        begun = self.ownership.deps.clock()
         try:
             async with timer:
                 answer = await self.model.request(request, self.heard.append)
-            self.seconds = self.activation.deps.clock() - begun  # without the wait before it and the commit behind it
+            self.seconds = self.ownership.deps.clock() - begun  # without the wait before it and the commit behind it
             return answer
         except TimeoutError:
             words = f"the call took longer than {limits.call_seconds:g} seconds" if timer.expired() else "timed out"
@@ -164,9 +164,9 @@ class _Turn:
         approvals: list[ApprovalRequested] = []
         if _may_run(answer):
             with suppress(Interrupted):  # the answer is whole; a call that is run after all is asked about then
-                approvals = await self.activation.attended(approvals_to_request(self.activation, answer.content))
-        await self.activation.append(entry, *approvals)
-        self.activation.tell(
+                approvals = await self.ownership.attended(approvals_to_request(self.ownership, answer.content))
+        await self.ownership.append(entry, *approvals)
+        self.ownership.tell(
             TurnFinished,
             model=answer.model,
             seconds=self.seconds,
@@ -182,7 +182,7 @@ class _Turn:
         text = "".join(self.heard)
         if not text.strip():
             return
-        await self.activation.append(
+        await self.ownership.append(
             AssistantMessage(
                 content=(Text(text),),
                 model=_name_of(self.model),
@@ -199,7 +199,7 @@ class _Turn:
     # --- no answer --------------------------------------------------------------------------------------------------
 
     async def _failed(self, error: ModelError) -> Outcome | Pause | None:
-        words = without_secrets(error.message, self.activation.deps.secrets)
+        words = without_secrets(error.message, self.ownership.deps.secrets)
         match error.error_class:
             case ModelErrorClass.TRANSIENT:
                 return await self._transient(error, words)
@@ -211,7 +211,7 @@ class _Turn:
                 raise _ModelUnavailable(words)
 
     async def _transient(self, error: ModelError, words: str) -> Outcome | Pause:
-        settings = self.activation.deps.settings
+        settings = self.ownership.deps.settings
         before = [retry for retry in self.transcript.retries if retry.error_class == ModelErrorClass.TRANSIENT]
         waited = sum(retry.delay_seconds for retry in before)
         if waited >= settings.model_retry_seconds:
@@ -219,7 +219,7 @@ class _Turn:
                 SuspendReason.BLOCKED, f"the model gave no answer in {len(before) + 1} tries, {waited:.0f} s: {words}"
             )
         delay = wait_seconds(
-            len(before), jitter=self.activation.deps.random(), retry_after_seconds=error.retry_after_seconds
+            len(before), jitter=self.ownership.deps.random(), retry_after_seconds=error.retry_after_seconds
         )
         await self._retried(_retry_of(error, words, delay))
         if delay > settings.release_wait_seconds:
@@ -234,8 +234,8 @@ class _Turn:
         return None
 
     async def _retried(self, retried: ModelRetried) -> None:
-        await self.activation.append(retried)
-        self.activation.tell(
+        await self.ownership.append(retried)
+        self.ownership.tell(
             RetryTold,
             model=_name_of(self.model),
             error_class=retried.error_class,

@@ -13,7 +13,7 @@ from agentrt.core.transcript import Transcript, fold
 from agentrt.ports import Write
 from agentrt.postgres.store import PostgresSessionStore
 from agentrt.toolspec import ToolConnection
-from agentrt.worker import activation as activations
+from agentrt.worker import ownership as ownerships
 from agentrt.worker import tools
 from agentrt.worker.invoke import invoke
 from tests.crash.invariants import ending_of, wrong
@@ -30,14 +30,14 @@ def forgets_what_was_started(patch: pytest.MonkeyPatch) -> None:
     def forgetful(entries: Iterable[Entry]) -> Transcript:
         return fold(entry for entry in entries if not isinstance(entry.data, ToolStarted))
 
-    patch.setattr(activations, "fold", forgetful)
+    patch.setattr(ownerships, "fold", forgetful)
 
 
 def commits_the_effect_before_the_result(patch: pytest.MonkeyPatch) -> None:
-    async def apart(activation: Any, tool: Any, call: Any, *, context: Any, arguments: Any) -> Any:
-        async with activation.deps.store.tool_transaction(activation.deps.worker_id) as transaction:
+    async def apart(ownership: Any, tool: Any, call: Any, *, context: Any, arguments: Any) -> Any:
+        async with ownership.deps.store.tool_transaction(ownership.deps.worker_id) as transaction:
             context.transaction = ToolConnection(transaction.connection)
-            end = await invoke(activation, tool, context=context, arguments=arguments)
+            end = await invoke(ownership, tool, context=context, arguments=arguments)
             await context.connection.execute("commit")
             return end
 

@@ -67,7 +67,7 @@ class Interrupted(Exception):
     """A user message with ``interrupt`` arrived while a model call or tools were in flight."""
 
 
-class Activation:
+class Ownership:
     """A session while this worker runs it. Writes go one after the other, and each is absorbed into the journal in
     memory as a reader of the database would get it."""
 
