@@ -149,9 +149,12 @@ class Claimer:
         while not self._stopping.is_set():
             self._woken.clear()
             if self._hungry and self.free > 0 and self._open():
+                self._hungry = False  # who calls ``look`` from now on may mean what this claim does not see
                 try:
-                    self._hungry = await self.claim_once(self.free) > 0
+                    if await self.claim_once(self.free) > 0:
+                        self._hungry = True
                 except Exception as error:  # noqa: BLE001 - a daemon loop: reported, and tried again
+                    self._hungry = True
                     self._emit(ClaimFailed(error=str(error) or repr(error)))
                     await wait_for(self._stopping, backoff.failed())
                     continue

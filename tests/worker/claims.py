@@ -16,7 +16,15 @@ from tests.worker.ownership import AGENT, Clock, Ground, settings
 class Fleet:
     """A claimer and a reconciler of the ground's worker, without tasks that drive them."""
 
-    def __init__(self, ground: Ground, *, store: SessionStore | None = None, slots: int = 5, **agents: str) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        *,
+        store: SessionStore | None = None,
+        slots: int = 5,
+        poll_seconds: float = 5.0,
+        **agents: str,
+    ) -> None:
         self.ground = ground
         self.clock = Clock()
         self.holdings = Holdings()
@@ -29,7 +37,7 @@ class Fleet:
             ground.worker.id,
             offering=self.offering,
             holdings=self.holdings,
-            settings=settings(ground.url, slots=slots),
+            settings=settings(ground.url, slots=slots, poll_seconds=poll_seconds),
             start=self.start,
             open=lambda: self.open,
             listening=lambda: True,

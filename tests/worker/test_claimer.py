@@ -45,6 +45,20 @@ async def test_a_wake_up_and_a_free_slot_lead_to_a_claim_and_a_full_worker_to_no
     await running
 
 
+async def test_a_wake_up_while_a_claim_that_finds_nothing_is_on_its_way_leads_to_another_claim(ground: Ground) -> None:
+    store = LosesClaims(ground.store, ground.heard.changed)
+    store.gate.clear()
+    fleet = Fleet(ground, store=store, poll_seconds=3_600)
+    running = asyncio.create_task(fleet.claimer.run())
+    await ground.heard.until(lambda: store.answers)
+    late = await ground.create()
+    fleet.claimer.look()
+    store.gate.set()
+    await ground.heard.until(lambda: fleet.holdings.get(late))
+    fleet.claimer.stop()
+    await running
+
+
 async def test_a_worker_holds_at_most_one_fragile_session(ground: Ground) -> None:
     for _ in range(3):
         fragile = await ground.create()
