@@ -27,6 +27,11 @@ class ToolTraits:
     def once(self) -> bool:
         return self.effect is None or self.effect is Effect.ONCE
 
+    def leaves_nothing(self, *, deferred: bool = False) -> bool:
+        """Whether a call that is cut off has had no lasting effect for certain. ``deferred``: what it did by then was
+        committed."""
+        return self.effect is Effect.READ or (self.effect is Effect.TRANSACTIONAL and not deferred)
+
     @property
     def guards_repetition(self) -> bool:
         """Whether a call like one of unknown outcome needs a person's word."""
@@ -75,9 +80,7 @@ def judge(call: OpenCall, tools: Mapping[str, ToolTraits], unresolved: Collectio
     if call.started and not call.deferred:
         return _judge_started(call, traits)
     if call.closed_off:
-        return _close(
-            call, *((ToolOutcome.UNKNOWN, UNKNOWN) if call.started else (ToolOutcome.INTERRUPTED, INTERRUPTED))
-        )
+        return _judge_closed_off(call, traits)
     if call.deferred:
         return AwaitResult()
     if traits is None:
@@ -85,6 +88,18 @@ def judge(call: OpenCall, tools: Mapping[str, ToolTraits], unresolved: Collectio
     if call.approval is not None and call.approval.state is not ApprovalState.APPROVED:
         return _judge_unapproved(call, call.approval.state, comment=call.approval.comment)
     return _judge_runnable(call, traits, unresolved)
+
+
+def _judge_closed_off(call: OpenCall, traits: ToolTraits | None) -> Judgement:
+    """Not run any more. Whether it had begun is known of ``once``, of what was deferred, and of what nobody approved;
+    other effects leave no trace before their result."""
+    if call.started:
+        return _close(call, ToolOutcome.UNKNOWN, UNKNOWN)
+    unapproved = call.approval is not None and call.approval.state is not ApprovalState.APPROVED
+    if not call.deferred and (unapproved or (traits is not None and traits.once)):
+        return _close(call, ToolOutcome.INTERRUPTED, NOT_BEGUN)
+    harmless = traits is not None and traits.leaves_nothing(deferred=call.deferred)
+    return _close(call, ToolOutcome.INTERRUPTED, interrupted(begun=call.deferred, harmless=harmless))
 
 
 def _judge_runnable(call: OpenCall, traits: ToolTraits, unresolved: Collection[tuple[str, str]]) -> Judgement:
@@ -157,11 +172,22 @@ def unknown(why: str = CUT_OFF) -> str:
 
 UNKNOWN: Final = unknown()
 GONE: Final = unknown("this call was started, was cut off before it could report, and its tool is no longer available.")
-INTERRUPTED: Final = "Not run: the run was interrupted before this call began, or while it had no lasting effect."
+NOT_BEGUN: Final = "Not run: the run was interrupted before this call began."
 CRASHED: Final = "Crashed the worker: the process died twice while this call was running. It is not tried again."
 REJECTED: Final = "Not run: a person rejected this call."
 EXPIRED: Final = "Not run: nobody decided about this call in time."
 OBSOLETE: Final = "Not run: the request for approval became obsolete before anybody decided."
+
+
+def interrupted(*, begun: bool, harmless: bool) -> str:
+    """What a model reads of a call that has no result, since the run was interrupted. ``begun``: for certain;
+    ``harmless``: it had no lasting effect, for certain."""
+    effect = (
+        "It had no lasting effect."
+        if harmless
+        else "It may have had its effect: find out before you rely on it or repeat it."
+    )
+    return f"Interrupted: this call {'had' if begun else 'may have'} begun, and has no result. {effect}"
 
 
 def no_such_tool(name: str, tools: Collection[str]) -> str:

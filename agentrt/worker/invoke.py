@@ -40,7 +40,11 @@ async def invoke(ownership: Ownership, tool: Tool, *, context: ToolContext, argu
     given = (context,) if tool.signature.takes_context else ()
     try:
         value = await called(
-            ownership, partial(tool.function, *given, **arguments), limit=limit, stopping=context.stopping
+            ownership,
+            partial(tool.function, *given, **arguments),
+            limit=limit,
+            stopping=context.stopping,
+            begins=lambda: ownership.begun.__setitem__(context.call_id, ownership.deps.clock()),
         )
     except ToolError as error:
         return End(outcome=ToolOutcome.ERROR, content=cut(message_of(error), settings.tool_result_max_bytes))
@@ -87,14 +91,25 @@ def tell_failed(ownership: Ownership, tool: Tool, what: str, *, error: Exception
     ownership.tell(UserCodeFailed, tool=tool.name, what=what, error=words, traceback=trace)
 
 
+def _nobody_asks() -> None:
+    """When it begins is of no interest."""
+
+
 def _anew(context: ToolContext) -> ToolContext:
     """For each execution: what an earlier one was told, and what it asked for, ended with it."""
     return replace(context, stopping=threading.Event())
 
 
-async def called(ownership: Ownership, function: Callable[[], Any], *, limit: float, stopping: threading.Event) -> Any:
+async def called(
+    ownership: Ownership,
+    function: Callable[[], Any],
+    *,
+    limit: float,
+    stopping: threading.Event,
+    begins: Callable[[], None] = _nobody_asks,
+) -> Any:
     """What a user's function returns. Waiting for a thread does not count into the limit; ``stopping`` tells the
-    function to stop.
+    function to stop. ``begins`` is called right before it.
 
     Raises:
         TimeLimitExceeded: it did not return in time. It was told to stop; it may still run.
@@ -103,8 +118,10 @@ async def called(ownership: Ownership, function: Callable[[], Any], *, limit: fl
     threads = ownership.deps.threads
     ending = partial(_ending, limit=limit, stop_seconds=ownership.deps.settings.stop_seconds, stopping=stopping)
     if inspect.iscoroutinefunction(function):
+        begins()
         return await ending(threads.task(function))
     async with threads.thread() as start:
+        begins()
         value = await ending(start(function))
     return await ending(threads.task(lambda: value)) if inspect.isawaitable(value) else value
 

@@ -25,7 +25,7 @@ from agentrt.core.journal import (
     UserMessage,
     call_id,
 )
-from agentrt.core.session import Outcome, Seq, Session, WorkerId
+from agentrt.core.session import CallId, Outcome, Seq, Session, WorkerId
 from agentrt.core.storable import storable
 from agentrt.core.transcript import Transcript, fold
 from agentrt.ports import Answer, EventSink, ModelFactory, NewEntry, SessionStore, Written
@@ -79,6 +79,8 @@ class Ownership:
         self.entries: list[Entry] = []
         self.writing = asyncio.Lock()
         """Held during each write; a transactional tool holds it around its commit."""
+        self.begun: dict[CallId, float] = {}
+        """When the functions of calls began, by ``deps.clock``: what the journal does not say of most effects."""
         self._folded: Transcript | None = None
         self._since = deps.clock()
 

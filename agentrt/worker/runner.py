@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, assert_never
 
 from agentrt.core import events
+from agentrt.core.calls import interrupted
 from agentrt.core.errors import InvalidArgument, LeaseLost
-from agentrt.core.journal import SessionResumed, ToolResult
+from agentrt.core.journal import SessionResumed, ToolOutcome, ToolResult
 from agentrt.core.plan import AskApproval, AskModel, CloseCalls, Finish, RunTools, Step, Wait, next_step
 from agentrt.core.resume import plan_resume
 from agentrt.core.session import Crashed, Failed, Outcome, Released, ReleaseReason, Suspended, SuspendReason
@@ -90,11 +92,7 @@ async def _do(ownership: Ownership, step: Step) -> Outcome | None:
             else:
                 outcome = asked
         case RunTools():
-            with suppress(Interrupted):  # the next plan closes what was cut
-                before = ownership.holding.last_seq
-                await ownership.attended(run_tools(ownership, (*step.calls, *step.reconcile)))
-                if ownership.holding.last_seq == before and not ownership.holding.draining.is_set():
-                    raise RuntimeError("tools were run, and nothing came of it: the same would be planned again")
+            await _run_tools(ownership, step)
         case CloseCalls():
             await _closed(ownership, step.results)
         case AskApproval():
@@ -106,6 +104,32 @@ async def _do(ownership: Ownership, step: Step) -> Outcome | None:
         case _:
             assert_never(step)
     return outcome
+
+
+async def _run_tools(ownership: Ownership, step: RunTools) -> None:
+    before = ownership.holding.last_seq
+    try:
+        await ownership.attended(run_tools(ownership, (*step.calls, *step.reconcile)))
+    except Interrupted:
+        await _close_cut(ownership)
+        return
+    if ownership.holding.last_seq == before and not ownership.holding.draining.is_set():
+        raise RuntimeError("tools were run, and nothing came of it: the same would be planned again")
+
+
+async def _close_cut(ownership: Ownership) -> None:
+    """Journal the ends of what an interrupt cut, of which the journal does not say whether it had begun."""
+    close = plan_resume(ownership.transcript, ownership.traits).close
+    if close:
+        await _closed(ownership, [_as_seen(ownership, result) for result in close])
+
+
+def _as_seen(ownership: Ownership, result: ToolResult) -> ToolResult:
+    begun, traits = ownership.begun.get(result.call_id), ownership.traits.get(result.tool)
+    if result.outcome is not ToolOutcome.INTERRUPTED or begun is None or traits is None:
+        return result
+    words = interrupted(begun=True, harmless=traits.leaves_nothing())
+    return replace(result, content=words, seconds=round(ownership.deps.clock() - begun, 3))
 
 
 # --- what a takeover found open -----------------------------------------------------------------------

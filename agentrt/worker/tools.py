@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from agentrt.agents import Done, InvalidArguments, NotDone, Tool, ToolContext
-from agentrt.core.calls import INTERRUPTED, no_such_tool
+from agentrt.core.calls import NOT_BEGUN, interrupted, no_such_tool
 from agentrt.core.journal import Effect, ToolOutcome, ToolStarted
 from agentrt.core.transcript import OpenCall
 from agentrt.worker.approvals import approval_of, arguments_hash, reason_to_ask
@@ -126,22 +126,22 @@ class _Once:
             if settled is not None:
                 return settled
             if self.call.closed_off:
-                return End(outcome=ToolOutcome.INTERRUPTED, content=INTERRUPTED)
-        holding = self.ownership.holding
-        begun = False
+                return End(outcome=ToolOutcome.INTERRUPTED, content=interrupted(begun=True, harmless=True))
+        holding, clock = self.ownership.holding, self.ownership.deps.clock
+        begun: float | None = None
         try:
             if not self.call.started:
                 started = ToolStarted(self.call.call.call_id, self.tool.name, Effect.ONCE)
                 await self.ownership.append(started)
-            begun = True
+            begun = clock()
             holding.once_running += 1
             try:
                 end = await invoke(self.ownership, self.tool, context=context, arguments=arguments)
             finally:
                 holding.once_running -= 1
         except asyncio.CancelledError:
-            if not holding.lost and (self.tool.reconcile is None or not begun):
-                await self._cut(begun=begun)
+            if not holding.lost and (self.tool.reconcile is None or begun is None):
+                await self._cut(None if begun is None else clock() - begun)
             raise
         if end.known:
             return end
@@ -159,11 +159,11 @@ class _Once:
             return done_end(self.ownership, answer)
         return unknown_end(why)
 
-    async def _cut(self, *, begun: bool) -> None:
-        """Journal the unknown end of a call that is being cancelled. Without a result but with a ``reconcile`` it
-        stays open instead: whoever plans next asks."""
-        if begun:
-            end = unknown_end("it was cut off while it ran.")
+    async def _cut(self, seconds: float | None) -> None:
+        """Journal the unknown end of a call that is being cancelled after ``seconds``; None: it has not begun. Without
+        a result but with a ``reconcile`` it stays open instead: whoever plans next asks."""
+        if seconds is None:
+            end = End(outcome=ToolOutcome.INTERRUPTED, content=NOT_BEGUN)
         else:
-            end = End(outcome=ToolOutcome.INTERRUPTED, content=INTERRUPTED)
-        await finish(self.ownership, self.call, end=end, seconds=0.0)
+            end = unknown_end("it was cut off while it ran.")
+        await finish(self.ownership, self.call, end=end, seconds=seconds or 0.0)

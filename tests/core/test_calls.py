@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from agentrt.core.budget import Limits
-from agentrt.core.calls import CRASHED, EXPIRED, GONE, INTERRUPTED, OBSOLETE, UNKNOWN
+from agentrt.core.calls import CRASHED, EXPIRED, GONE, NOT_BEGUN, OBSOLETE, UNKNOWN, interrupted
 from agentrt.core.journal import (
     ApprovalDecided,
     ApprovalRequested,
@@ -127,7 +127,7 @@ def test_open_calls_behind_an_end_are_closed_not_run(end: EntryData) -> None:
         end,
         user(),
     )
-    assert closed(step(*told)) == [(ToolOutcome.UNKNOWN, UNKNOWN), (ToolOutcome.INTERRUPTED, INTERRUPTED)]
+    assert closed(step(*told)) == [(ToolOutcome.UNKNOWN, UNKNOWN), (ToolOutcome.INTERRUPTED, NOT_BEGUN)]
     results = plan(*told).close
     assert step(*told, *results) == AskModel()
     assert shape(view(*told, *results)) == ["u1", "a2", "r[ok,unknown,interrupted]", "u6"]
@@ -136,8 +136,35 @@ def test_open_calls_behind_an_end_are_closed_not_run(end: EntryData) -> None:
 def test_an_interrupt_closes_what_is_open_and_a_steering_message_does_not() -> None:
     """Case 51: a message with ``interrupt`` against a plain one."""
     told = (user(), answer(call("read"), call("keyed")), result(2))
-    assert closed(step(*told, user("stop", when_running="interrupt"))) == [(ToolOutcome.INTERRUPTED, INTERRUPTED)]
+    may_have_begun = interrupted(begun=False, harmless=False)
+    assert closed(step(*told, user("stop", when_running="interrupt"))) == [(ToolOutcome.INTERRUPTED, may_have_begun)]
     assert run(step(*told, user("also"))) == ["keyed"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    ("tool", "deferred", "words"),
+    [
+        ("write", False, NOT_BEGUN),
+        ("plain", False, NOT_BEGUN),
+        ("read", False, interrupted(begun=False, harmless=True)),
+        ("local", False, interrupted(begun=False, harmless=True)),
+        ("keyed", False, interrupted(begun=False, harmless=False)),
+        ("vanished", False, interrupted(begun=False, harmless=False)),
+        ("read", True, interrupted(begun=True, harmless=True)),
+        ("local", True, interrupted(begun=True, harmless=False)),
+        ("keyed", True, interrupted(begun=True, harmless=False)),
+    ],
+)
+def test_a_call_is_said_not_to_have_run_only_where_the_journal_shows_it(
+    tool: str, deferred: bool, words: str, end: EntryData
+) -> None:
+    """Case 36: a call of effect read leaves no trace before its result, so that it may have begun."""
+    told: list[EntryData] = [user(), answer(call(tool))]
+    if deferred:
+        told.append(started(2, deferred=True, effect=Effect.READ))
+    assert closed(step(*told, end, user())) == [(ToolOutcome.INTERRUPTED, words)]
+    assert words.startswith("Not run") == ("begun, and" not in words)
 
 
 def test_an_interrupt_that_the_answer_had_seen_closes_nothing() -> None:
@@ -217,7 +244,7 @@ def decided_of(approval: UUID, position: int, verdict: str) -> ApprovalDecided:
 def test_a_cancelled_approval_is_closed_and_the_next_message_is_answered() -> None:
     """Case 51."""
     told = asked(SessionCancelled(), user("never mind"))
-    assert closed(step(*told)) == [(ToolOutcome.INTERRUPTED, INTERRUPTED)]
+    assert closed(step(*told)) == [(ToolOutcome.INTERRUPTED, NOT_BEGUN)]
     assert step(*told, *plan(*told).close) == AskModel()
 
 

@@ -1,13 +1,15 @@
 """A run that is stopped, on the real store: interrupts, cancels, drains, crashes, takeovers."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from agentrt.agents import Agent, tool
 from agentrt.core import events
+from agentrt.core.calls import interrupted
 from agentrt.core.content import Text
-from agentrt.core.journal import AssistantMessage, SessionReleased
+from agentrt.core.journal import AssistantMessage, SessionReleased, ToolResult
 from agentrt.core.messages import ModelOutput, ToolResults
 from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
 from tests.worker.scenes import add, adding, found, head, journal, kill, results, running, soon, told, types
@@ -53,6 +55,7 @@ async def test_an_interrupt_cancels_the_model_call_and_keeps_what_was_heard(data
 @pytest.mark.one_server
 async def test_an_interrupt_cancels_tools_and_closes_each_call_once(database_url):
     begun = asyncio.Semaphore(0)
+    now = 0.0
 
     @tool(effect="read")
     async def reads() -> str:
@@ -72,15 +75,21 @@ async def test_an_interrupt_cancels_tools_and_closes_each_call_once(database_url
         return [Call("reads"), Call("acts")] if conversation.turn == 0 else f"ok: {conversation.last_user_text}"
 
     async with local_worker(database_url, Agent("a", model=ScriptedModel(script), tools=[reads, acts])) as worker:
+        worker.deps = replace(worker.deps, clock=lambda: now)
         session_id = await worker.client.create("a", "begin")
         async with running(worker) as holding:
             await soon(begun.acquire())
             await soon(begun.acquire())
+            now = 7.0
             await worker.client.send(session_id, "stop", when_running="interrupt")
             holding.ahead.set()
             assert holding.task is not None
             await soon(asyncio.wait({holding.task}))
-        assert sorted(outcome for outcome, _ in await results(worker, session_id)) == ["interrupted", "unknown"]
+        ends = {result.tool: result for result in await found(worker, session_id, ToolResult)}
+        assert (ends["reads"].outcome, ends["acts"].outcome) == ("interrupted", "unknown")
+        assert ends["reads"].content == interrupted(begun=True, harmless=True), "it is not said to be not run"
+        assert (ends["reads"].seconds, ends["acts"].seconds) == (7.0, 7.0)
+        assert len(await results(worker, session_id)) == 2
         assert (await head(worker, session_id)).outcome == {"text": "ok: stop"}
         assert holding.once_running == 0
 
