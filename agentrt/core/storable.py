@@ -6,6 +6,7 @@ NUL is no character of a Postgres text, and jsonb takes neither lone surrogates 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -29,14 +30,25 @@ _CUT: Final = "[cut: too large]"
 _ELEMENT: Final = 16
 _LARGEST_NUMBER: Final = 10**300
 
+_MAPPINGS: Final = (dict, Mapping)  # the concrete type first: it is told at once, an abstract one takes a look-up
+_CONTAINERS: Final = (dict, list, tuple, set, frozenset, Mapping)
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable_text(text: str) -> str:
     """``text`` with NUL as U+2400 and lone surrogates as U+FFFD; the same object when it is fine as it is."""
-    if _UNSTORABLE.search(text) is None:
+    if "\x00" not in text and (text.isascii() or _is_unicode(text)):
         return text
     return _UNSTORABLE.sub(lambda found: "\u2400" if found[0] == "\x00" else "\ufffd", text)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether ``text`` holds no lone surrogate; many times faster than a search for one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def storable(value: object) -> Any:
@@ -48,6 +60,22 @@ def storable(value: object) -> Any:
     return _Storing().take(value, 1)
 
 
+def storable_json(value: object) -> str:
+    """``storable(value)`` as text."""
+    return as_json(storable(value))
+
+
+as_json: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
+"""What is storable already, as text."""
+
+
+def text_bytes(text: str) -> int:
+    """The length of ``text`` as UTF-8, lone surrogates included."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def about_bytes(value: object) -> int:
     """About how many bytes ``value``, of plain values and dataclasses, takes as JSON: texts count exactly, all else by
     number. Never raises."""
@@ -56,7 +84,7 @@ def about_bytes(value: object) -> int:
         one, depth = waiting.pop()
         size += _ELEMENT
         if isinstance(one, str):
-            size += len(one) if one.isascii() else len(one.encode("utf-8", "surrogatepass"))
+            size += text_bytes(one)
         elif depth > MAX_DEPTH or size > MAX_SIZE:  # what is stored is not larger
             continue
         elif isinstance(one, Mapping):
@@ -83,7 +111,7 @@ class _Storing:
             return value
         if isinstance(value, int | float):
             return self._number(value)
-        if isinstance(value, Mapping | list | tuple | set | frozenset):
+        if isinstance(value, _CONTAINERS):
             return self._container(value, depth)
         self.room += _ELEMENT
         return self._text(_words(value))
@@ -108,7 +136,7 @@ class _Storing:
             self.room += _ELEMENT
             return self._text(TOO_DEEP if depth > MAX_DEPTH else CIRCULAR)
         self.inside.add(id(value))
-        taken = self._mapping(value, depth) if isinstance(value, Mapping) else self._sequence(value, depth)
+        taken = self._mapping(value, depth) if isinstance(value, _MAPPINGS) else self._sequence(value, depth)
         self.inside.discard(id(value))
         return taken
 
@@ -129,7 +157,9 @@ class _Storing:
             if self.room <= 0:
                 taken.setdefault(_CUT, TOO_LARGE)
                 break
-            name = _unique(_key(key), taken)
+            name = storable_text(key) if type(key) is str and len(key) <= MAX_KEY else _key(key)
+            if name in taken:
+                name = _unique(name, taken)
             self.room -= len(name)
             taken[name] = self.take(value, depth + 1)
         return taken

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
-from agentrt.core.journal import EntryData
+from agentrt.core.codec import encode
+from agentrt.core.journal import EntryData, stored_type
 from agentrt.core.session import FencingToken, Lease, Outcome, Seq, Session, SessionId, Status, WorkerId
+from agentrt.core.storable import as_json, storable, storable_text, text_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +113,30 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEntry:
-    """An entry to be written. ``dedup_key`` is unique in the session."""
+    """An entry to be written. ``dedup_key`` is unique in the session.
+
+    What is stored of it is made once, here: every repeat of a write sends the same bytes.
+    """
 
     data: EntryData
     dedup_key: str | None = None
+    stored: Any = field(init=False, repr=False, compare=False)
+    """Its data as it is stored, in JSON's values."""
+    json: str = field(init=False, repr=False, compare=False)
+    """All of it: an object with ``type``, ``data`` and perhaps ``dedup_key``."""
+
+    def __post_init__(self) -> None:
+        stored = storable(encode(self.data))
+        whole = {"type": storable_text(stored_type(self.data)), "data": stored}
+        if self.dedup_key is not None:
+            whole["dedup_key"] = storable_text(self.dedup_key)
+        object.__setattr__(self, "stored", stored)
+        object.__setattr__(self, "json", as_json(whole))
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has as JSON."""
+        return text_bytes(self.json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

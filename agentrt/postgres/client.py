@@ -12,12 +12,12 @@ import asyncpg
 from agentrt.core.errors import DatabaseUnavailable, InvalidArgument, NotFound
 from agentrt.core.journal import Entry
 from agentrt.core.session import Seq, Session, SessionId, Status, WorkerId
-from agentrt.core.storable import storable_text
+from agentrt.core.storable import storable_json, storable_text
 from agentrt.ports import QueueDepth, UnstorableBatch, WorkerRow
 from agentrt.postgres.faults import CONNECTION_ERRORS, translate
 from agentrt.postgres.following import FOLLOW_SECONDS, PAGE_ENTRIES, Follower
 from agentrt.postgres.pool import CONNECT_SECONDS, DatabaseOptions, Role, opener
-from agentrt.postgres.rows import dump, entry_of, load, session_of
+from agentrt.postgres.rows import entry_of, load, session_of
 
 _CONNECTIONS = 10
 _CALL_SECONDS = 30.0
@@ -110,30 +110,30 @@ class PostgresClientStore:
 
     async def create_session(self, agent: str, message: str | None, options: Mapping[str, Any]) -> SessionId:
         called = "select agentrt.create_session($1, $2, $3)"
-        return SessionId(await self._scalar(called, storable_text(agent), _text(message), dump(options)))
+        return SessionId(await self._scalar(called, storable_text(agent), _text(message), storable_json(options)))
 
     async def send_message(self, session_id: SessionId, message: str | None, options: Mapping[str, Any]) -> Seq:
         called = "select agentrt.send_message($1, $2, $3)"
-        return Seq(await self._scalar(called, session_id, _text(message), dump(options)))
+        return Seq(await self._scalar(called, session_id, _text(message), storable_json(options)))
 
     async def cancel_session(self, session_id: SessionId, options: Mapping[str, Any]) -> Status:
-        return Status(await self._scalar("select agentrt.cancel_session($1, $2)", session_id, dump(options)))
+        return Status(await self._scalar("select agentrt.cancel_session($1, $2)", session_id, storable_json(options)))
 
     async def command(self, name: str, session_id: SessionId, options: Mapping[str, Any]) -> Status:
-        return Status(await self._scalar(_COMMANDS[name], session_id, dump(options)))
+        return Status(await self._scalar(_COMMANDS[name], session_id, storable_json(options)))
 
     async def decide_approval(
         self, approval_id: UUID, verdict: str, *, reviewer: str, options: Mapping[str, Any]
     ) -> Status:
         called = "select agentrt.decide_approval($1, $2, $3, $4)"
-        status = await self._scalar(called, approval_id, _text(verdict), _text(reviewer), dump(options))
+        status = await self._scalar(called, approval_id, _text(verdict), _text(reviewer), storable_json(options))
         return Status(status)
 
     async def complete_tool_call(
         self, session_id: SessionId, call_id: str, *, result: str, options: Mapping[str, Any]
     ) -> Status:
         called = "select agentrt.complete_tool_call($1, $2, $3, $4)"
-        return Status(await self._scalar(called, session_id, _text(call_id), _text(result), dump(options)))
+        return Status(await self._scalar(called, session_id, _text(call_id), _text(result), storable_json(options)))
 
     async def get(self, session_id: SessionId) -> Session:
         rows = await self._fetch(_GET, session_id)
@@ -144,7 +144,7 @@ class PostgresClientStore:
     async def list(self, filters: Mapping[str, Any], *, limit: int) -> Sequence[Mapping[str, Any]]:
         texts = [_text(filters.get(name)) for name in ("status", "agent", "queue", "tenant")]
         labels = filters.get("labels")
-        more = (None if labels is None else dump(labels), _text(filters.get("reason")), filters.get("before"))
+        more = (None if labels is None else storable_json(labels), _text(filters.get("reason")), filters.get("before"))
         return [_plain(row) for row in await self._fetch(LIST, *texts, *more, limit)]
 
     async def pending_approvals(self, session_id: SessionId | None, *, limit: int) -> Sequence[Mapping[str, Any]]:

@@ -22,10 +22,9 @@ from agentrt.core.journal import (
     UserMessage,
 )
 from agentrt.core.session import Seq, SessionId, Status
-from agentrt.core.storable import storable_text
+from agentrt.core.storable import storable_json, storable_text
 from agentrt.postgres.faults import translated
 from agentrt.postgres.pool import DatabaseOptions, Role, close, connect
-from agentrt.postgres.rows import dump
 
 _SESSION = """
 insert into agentrt.sessions (id, agent, queue, priority, status, run, fencing_token, last_seq, outcome, config, labels,
@@ -135,9 +134,9 @@ async def _insert(
         last.run,
         max(entry.fencing_token for entry in entries),
         last.seq,
-        dump(outcome),
-        dump(imported.config),
-        dump(imported.labels),
+        storable_json(outcome),
+        storable_json(imported.config),
+        storable_json(imported.labels),
         None if imported.tenant is None else storable_text(imported.tenant),
         entries[0].created_at,
     )
@@ -152,7 +151,7 @@ async def _insert(
         [entry.fencing_token for entry in entries],
         [entry.worker_id for entry in entries],
         [storable_text(entry.type) for entry in entries],
-        [dump(encode(entry.data)) for entry in entries],
+        [storable_json(encode(entry.data)) for entry in entries],
         [None if entry.dedup_key is None else storable_text(entry.dedup_key) for entry in entries],
         [entry.created_at for entry in entries],
     )

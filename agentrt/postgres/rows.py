@@ -8,8 +8,8 @@ from typing import Any, assert_never
 
 import asyncpg
 
-from agentrt.core.codec import decode, encode
-from agentrt.core.journal import Entry, stored_type
+from agentrt.core.codec import decode
+from agentrt.core.journal import Entry
 from agentrt.core.session import (
     Completed,
     Crashed,
@@ -24,13 +24,8 @@ from agentrt.core.session import (
     Suspended,
     WorkerId,
 )
-from agentrt.core.storable import storable, storable_text
+from agentrt.core.storable import storable_json
 from agentrt.ports import NewEntry
-
-
-def dump(value: object) -> str:
-    """``value`` as JSON that jsonb can take."""
-    return json.dumps(storable(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def load(text: str | None) -> Any:
@@ -55,15 +50,7 @@ def _integer(digits: str) -> int | str:
 
 def entries_json(entries: Sequence[NewEntry]) -> str:
     """The entries of one write, as ``append.sql`` takes them."""
-    return f"[{','.join(_entry_json(entry) for entry in entries)}]"
-
-
-def _entry_json(entry: NewEntry) -> str:
-    data = entry.data
-    encoded = {"type": stored_type(data), "data": encode(data)}
-    if entry.dedup_key is not None:
-        encoded["dedup_key"] = storable_text(entry.dedup_key)
-    return dump(encoded)
+    return f"[{','.join([entry.json for entry in entries])}]"
 
 
 def ending_json(outcome: Outcome) -> str:
@@ -82,7 +69,7 @@ def ending_json(outcome: Outcome) -> str:
             ending = {"kind": "crash", "message": message}
         case _:
             assert_never(outcome)
-    return dump(ending)
+    return storable_json(ending)
 
 
 def session_of(row: asyncpg.Record) -> Session:

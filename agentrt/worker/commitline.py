@@ -45,7 +45,7 @@ class Asked:
         self.entries = entries
         self.ending = ending
         self.planned_from = planned_from
-        self.size = about_bytes((entries, ending))
+        self.size = sum([entry.size for entry in entries]) + (0 if ending is None else about_bytes(ending))
         self.result: asyncio.Future[Written | Exception] = asyncio.get_running_loop().create_future()
 
     def answer(self, result: Written | Exception) -> None:
@@ -151,7 +151,7 @@ class Line:
             self.merges = True
         behind = 0
         for asked in reversed(sending.asked):
-            if isinstance(result, Written):
+            if behind and isinstance(result, Written):
                 asked.answer(replace(result, last_seq=Seq(max(0, result.last_seq - behind))))
             else:
                 asked.answer(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -39,9 +40,11 @@ from agentrt.core.journal import (
     Unknown,
     Usage,
     UserMessage,
+    stored_type,
 )
 from agentrt.core.session import CallId, Seq
-from agentrt.core.storable import storable
+from agentrt.core.storable import storable, storable_text
+from agentrt.core.stored import NewEntry
 from agentrt.core.transcript import fold
 from tests.core.strategies import RAW, stories
 from tests.core.world import World
@@ -76,6 +79,28 @@ ONE_OF_EACH: tuple[EntryData, ...] = (
 
 def test_one_of_each_is_really_one_of_each() -> None:
     assert {type(data) for data in ONE_OF_EACH} | {Unknown} == set(EntryData.__args__)
+
+
+@pytest.mark.parametrize("data", [*ONE_OF_EACH, Unknown("newer\x00", {"a\ud800": 1}, "no such type")])
+def test_what_is_sent_of_an_entry_is_its_type_its_storable_data_and_its_key(data: EntryData) -> None:
+    """F1."""
+    entry = NewEntry(data=data, dedup_key="w:key\x00")
+    assert entry.stored == storable(encode(data))
+    assert json.loads(entry.json) == {
+        "type": storable_text(stored_type(data)), "data": entry.stored, "dedup_key": "w:key\u2400",
+    }  # fmt: skip
+    assert entry.size == len(entry.json.encode())
+    assert "dedup_key" not in json.loads(NewEntry(data=data).json)
+
+
+def test_an_entry_is_sent_as_it_was_when_it_was_made() -> None:
+    """A repeat of a write is the same, byte for byte, whoever still holds parts of what it says."""
+    outcome: dict[str, Any] = {"text": "done"}
+    entry = NewEntry(data=SessionCompleted(outcome))
+    sent = entry.json
+    outcome["text"] = "something else"
+    assert entry.json == sent
+    assert entry.stored == {"outcome": {"text": "done"}}
 
 
 @pytest.mark.parametrize("data", ONE_OF_EACH, ids=lambda data: data.type)
