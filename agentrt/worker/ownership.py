@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from agentrt.agents import Agent, Registry
 from agentrt.core.budget import Spent
-from agentrt.core.codec import decode, encode
+from agentrt.core.codec import decode
 from agentrt.core.errors import OUTAGES, LeaseLost
 from agentrt.core.events import SessionEvent
 from agentrt.core.journal import (
@@ -26,7 +26,6 @@ from agentrt.core.journal import (
     call_id,
 )
 from agentrt.core.session import CallId, Outcome, Seq, Session, WorkerId
-from agentrt.core.storable import storable
 from agentrt.core.transcript import Transcript, fold
 from agentrt.ports import Answer, EventSink, ModelFactory, NewEntry, SessionStore, Written
 from agentrt.settings import Settings
@@ -170,7 +169,7 @@ class Ownership:
         self._add([self._entry(first + index, entry, first=first) for index, entry in enumerate(new)])
 
     def _entry(self, seq: int, new: NewEntry, *, first: int) -> Entry:
-        data = decode(new.data.type, storable(encode(new.data)), seq=seq)
+        data = decode(new.data.type, new.stored, seq=seq)
         if isinstance(data, ApprovalRequested) and data.position is not None:
             data = replace(data, call_id=call_id(first, data.position), position=None)
         return Entry(
