@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from agentrt.core.errors import OUTAGES, LeaseLost
 from agentrt.core.events import CommitFailed, CommitFinished
@@ -380,21 +381,20 @@ class Committer:
     async def _find_out(self, holding: Holding, write: Write) -> Written:
         """The tool's commit has an unknown outcome and cannot be repeated. An empty write with the same count settles
         it for good: it waits for the row lock that the commit holds, and what comes later is refused."""
-        empty = Write(lease=write.lease, owner_writes=write.owner_writes, entries=())
+        empty, key = replace(write, entries=()), Sending(self._line(holding), (), write).dedup_key
         backoff = Backoff()
         while not holding.lost or holding.fenced:
             try:
                 [written] = await self._store.append(self._worker_id, [empty], side=True)
+                if written.answer is Answer.ALREADY and not await self._store.wrote(holding.session.id, key):
+                    written = replace(written, answer=Answer.WRITTEN)  # by a try of ours that was not answered
             except OUTAGES as error:
                 self._emit(CommitFailed(error=str(error), sessions=1))
             else:
-                match written.answer:
-                    case Answer.WRITTEN:  # ours took the number: the tool's can never be written
-                        holding.owner_writes += 1
-                        raise ToolTransactionConflict("the connection broke before the commit")
-                    case Answer.ALREADY | Answer.LOST:
-                        return written
-                    case Answer.BUSY | Answer.STALE:
-                        pass
+                if written.answer is Answer.WRITTEN:  # ours took the number: the tool's can never be written
+                    holding.owner_writes += 1
+                    raise ToolTransactionConflict("the connection broke before the commit")
+                if written.answer in (Answer.ALREADY, Answer.LOST):
+                    return written
             await asyncio.sleep(backoff.failed())
         raise LeaseLost(f"session {holding.session.id} is lost: {holding.lost_reason}")

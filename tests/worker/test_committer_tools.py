@@ -35,12 +35,16 @@ class LosesItsAnswer:
         return bool(self.transaction.is_conflict(error))
 
 
-@pytest.mark.parametrize("committed", [True, False])
-async def test_a_tools_commit_without_an_answer_is_settled_for_good(ground: Ground, committed: bool) -> None:
+@pytest.mark.parametrize("lost_questions", [0, 1], ids=["", "nor has the question what became of it"])
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "undone"])
+async def test_a_tools_commit_without_an_answer_is_settled_for_good(
+    ground: Ground, committed: bool, lost_questions: int
+) -> None:
     """Case 31."""
     await ground.connection.execute("create table report (line text)")
     [holding] = await ground.hold()
-    async with committing(ground) as (committer, _):
+    async with committing(ground) as (committer, watched):
+        watched.after = lost_questions
         async with ground.store.tool_transaction(ground.worker.id) as transaction:
             connection = await transaction.connection()
             await connection.execute("insert into report values ('once')")
