@@ -15,6 +15,10 @@ from agentrt.worker.wording import message_of
 MAX_THREADS = 64
 
 
+class Escaped(RuntimeError):
+    """In place of what would have ended more than the call that raised it, such as ``SystemExit``."""
+
+
 class ToolThreads:
     """At most ``max_threads`` plain tools at once in this worker; the others wait in order."""
 
@@ -34,12 +38,12 @@ class ToolThreads:
         """Those of ``running`` that are coroutines: the loop cannot be closed while there are any."""
         return len(self._tasks)
 
-    def task(self, begin: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+    def task(self, begin: Callable[[], Awaitable[Any]], *, name: str = "tool") -> asyncio.Future[Any]:
         """Await ``begin()`` in a task of its own, whose cancellation is nobody else's.
 
         It raises nothing but ``Exception`` and ``CancelledError``: what ends a process would end all of them.
         """
-        task = asyncio.get_running_loop().create_task(_contained(begin), name="tool")
+        task = asyncio.get_running_loop().create_task(_contained(begin, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -99,21 +103,21 @@ class ToolThreads:
         if error is None:
             future.set_result(result)
         else:
-            future.set_exception(_harmless(error))
+            future.set_exception(_harmless(error, "tool"))
 
 
-async def _contained(begin: Callable[[], Awaitable[Any]]) -> Any:
+async def _contained(begin: Callable[[], Awaitable[Any]], name: str) -> Any:
     try:
         return await begin()
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
-        raise _harmless(error) from error
+        raise _harmless(error, name) from error
 
 
-def _harmless(error: BaseException) -> Exception:
+def _harmless(error: BaseException, name: str) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    harmless = RuntimeError(f"the tool raised {type(error).__name__}: {message_of(error)}")
+    harmless = Escaped(f"the {name} raised {type(error).__name__}: {message_of(error)}")
     harmless.__cause__ = error
     return harmless

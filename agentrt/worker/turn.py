@@ -17,6 +17,7 @@ from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, Su
 from agentrt.ports import Model, ModelAnswer, ModelError, ModelErrorClass, ModelLimits, ModelRequest, ToolSpec
 from agentrt.worker.approvals import approvals_to_request
 from agentrt.worker.ownership import Interrupted, Ownership
+from agentrt.worker.threads import Escaped
 from agentrt.worker.wording import without_secrets
 
 EMPTY: Final = "empty"
@@ -133,19 +134,22 @@ class _Turn:
             return await self._call(request)
 
     async def _call(self, request: ModelRequest) -> ModelAnswer:
-        limits = request.limits
-        timer = asyncio.timeout(limits.call_seconds + _BACKSTOP_SECONDS)
-        begun = self.ownership.deps.clock()
+        """One call, in a task of its own: its model may cancel that one, or leave it for good, and not this one."""
+        deps = self.ownership.deps
+        begun = deps.clock()
+        call = deps.threads.task(lambda: self.model.request(request, self.heard.append), name="model")
         try:
-            async with timer:
-                answer = await self.model.request(request, self.heard.append)
-            self.seconds = self.ownership.deps.clock() - begun  # without the wait before it and the commit behind it
-            return answer
-        except TimeoutError:
-            words = f"the call took longer than {limits.call_seconds:g} seconds" if timer.expired() else "timed out"
-            raise ModelError(ModelErrorClass.TRANSIENT, words) from None
-        except ConfigurationError as error:
-            raise _ModelUnavailable(str(error)) from error
+            await asyncio.wait({call}, timeout=request.limits.call_seconds + _BACKSTOP_SECONDS)
+            in_time = call.done()
+        finally:
+            if not call.done():
+                call.cancel()
+                await asyncio.wait({call}, timeout=deps.settings.stop_seconds)
+        self.seconds = deps.clock() - begun  # without the wait before it and the commit behind it
+        if not in_time:
+            words = f"the call took longer than {request.limits.call_seconds:g} seconds"
+            raise ModelError(ModelErrorClass.TRANSIENT, words)
+        return _answer_of(call)
 
     # --- an answer --------------------------------------------------------------------------------------------------
 
@@ -242,6 +246,20 @@ class _Turn:
             error=retried.message,
             delay_seconds=retried.delay_seconds,
         )
+
+
+def _answer_of(call: asyncio.Future[ModelAnswer]) -> ModelAnswer:
+    """The answer of a call that has ended."""
+    if call.cancelled():
+        raise ModelError(ModelErrorClass.TRANSIENT, "the call was cancelled by the model's own code")
+    try:
+        return call.result()
+    except TimeoutError:
+        raise ModelError(ModelErrorClass.TRANSIENT, "timed out") from None
+    except Escaped as error:
+        raise ModelError(ModelErrorClass.TRANSIENT, str(error)) from error
+    except ConfigurationError as error:
+        raise _ModelUnavailable(str(error)) from error
 
 
 def _retry_of(error: ModelError, words: str, delay: float) -> ModelRetried:
