@@ -137,8 +137,8 @@ class ToolContext:
         self.on_progress(text)
 
     def defer(self, *, expires_seconds: float | None = None) -> Deferred:
-        """Answer later: the session is suspended until ``complete_tool_call`` brings the result of this call. What
-        the tool returns is not used."""
+        """Answer later: the session is suspended until ``complete_tool_call`` brings the result of this call, or until
+        ``expires_seconds`` after the tool has returned. What the tool returns is not used."""
         if expires_seconds is not None and not 0 < expires_seconds < 10 * 365 * 86400:
             raise ToolError(f"expires_seconds={expires_seconds!r}: give a number of seconds above 0, below ten years")
         self.deferred = Deferred(expires_seconds)

@@ -54,6 +54,8 @@ create index sessions_claim_fragile on agentrt.sessions (queue, agent, priority 
   where status = 'queued' and due and attempt >= 3;
 create index sessions_timer on agentrt.sessions (ready_at) where status = 'queued' and not due;
 create index sessions_owner on agentrt.sessions (lease_owner) where status = 'running';
+create index sessions_wait on agentrt.sessions ((suspension ->> 'expires_at') collate "C")  -- UTC, all of one length
+  where status = 'suspended' and suspension ? 'expires_at';
 create index sessions_created on agentrt.sessions (created_at, id);
 
 -- The append-only record of everything that happened to a session; seq is gapless from 1.

@@ -82,16 +82,17 @@ begin
   return agentrt._settle(head, 'decision');
 end $$;
 
--- For the sweep: approvals of one session whose time is over -> expired. Nothing when a client holds the session just
--- now: the next sweep comes. Returns how many.
-create function agentrt._expire_approvals(session_id uuid) returns integer language plpgsql as $$
+-- For the sweep: what one session has waited for too long: its approvals -> expired, and its deferred calls get a result
+-- that says so. Nothing when a client holds the session just now: the next sweep comes. Returns how many.
+create function agentrt._expire(session_id uuid) returns integer language plpgsql as $$
 #variable_conflict use_column
 declare
   head agentrt.sessions;
   approval record;
+  call record;
   expired integer := 0;
 begin
-  select * into head from agentrt.sessions s where s.id = _expire_approvals.session_id for no key update skip locked;
+  select * into head from agentrt.sessions s where s.id = _expire.session_id for no key update skip locked;
   if not found then
     return 0;
   end if;
@@ -104,11 +105,65 @@ begin
     perform agentrt._append_entry(head.id, 'approval_decided',
       jsonb_build_object('approval_id', approval.id, 'call_id', approval.tool_call_id, 'verdict', 'expired'));
   end loop;
-  if expired > 0 then
-    perform agentrt._settle(head, 'expiry');
+  for call in
+    select * from agentrt._deferred_calls(head.id, head.suspension) d where d.expires_at <= clock_timestamp()
+  loop
+    expired := expired + 1;
+    perform agentrt._append_entry(head.id, 'tool_result', jsonb_build_object(
+      'call_id', call.call_id, 'tool', call.tool, 'content', agentrt._expired_words(call.effect, call.expires_seconds),
+      'outcome', case call.effect when 'once' then 'unknown' else 'timeout' end,
+      'seconds', extract(epoch from clock_timestamp() - call.called_at)), 'w:result:' || call.call_id);
+  end loop;
+  if expired = 0 or agentrt._settle(head, 'expiry') = 'suspended' then
+    update agentrt.sessions s set suspension = agentrt._with_expiry(s.id, s.suspension)
+      where s.id = head.id and s.status = 'suspended';
   end if;
   return expired;
 end $$;
+
+-- The deferred calls that a suspended session waits for, and when each has waited for too long. Those without a limit
+-- are not among them.
+create function agentrt._deferred_calls(
+  session_id uuid, suspension jsonb, out call_id text, out tool text, out effect text, out expires_seconds numeric,
+  out called_at timestamptz, out expires_at timestamptz
+) returns setof record language sql stable as $$
+  select w, j.data ->> 'tool', j.data ->> 'effect', l.seconds, j.created_at,
+    j.created_at + make_interval(secs => l.seconds::float8)
+  from jsonb_array_elements_text(
+    case jsonb_typeof(suspension -> 'waits_for') when 'array' then suspension -> 'waits_for' else '[]' end) w
+  join agentrt.journal j on j.session_id = _deferred_calls.session_id and j.type = 'tool_started'
+    and j.seq > case when w ~ '^[0-9a-f]{9}$' then ('x' || lpad(left(w, 6), 8, '0'))::bit(32)::integer end
+    and j.data ->> 'call_id' = w and j.data ->> 'deferred' = 'true'
+  cross join lateral (select case jsonb_typeof(j.data -> 'expires_seconds') when 'number'
+    then least(greatest((j.data ->> 'expires_seconds')::numeric, 0), 1e9) end as seconds) l
+  where l.seconds is not null
+    and not exists (select from agentrt.journal r where r.session_id = j.session_id and r.dedup_key = 'w:result:' || w)
+$$;
+
+-- The suspension with expires_at: when the first of its deferred calls has waited for too long. Looks with a fresh
+-- snapshot, since the caller has just locked the session.
+create function agentrt._with_expiry(session_id uuid, suspension jsonb) returns jsonb language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+  first timestamptz := (select min(d.expires_at) from agentrt._deferred_calls(session_id, suspension) d);
+begin
+  return case when first is null then suspension - 'expires_at'
+    else suspension || jsonb_build_object('expires_at', agentrt._moment(first)) end;
+end $$;
+
+-- A moment as text that sorts like the moment: UTC, always of the same length.
+create function agentrt._moment(moment timestamptz) returns text language sql stable as $$
+  select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+$$;
+
+-- What the model reads of a deferred call without a result; for effect once as of every call whose end nobody saw.
+create function agentrt._expired_words(effect text, seconds numeric) returns text language sql immutable as $$
+  select case effect
+    when 'once' then format('The outcome is unknown: no result came within %s s. The call may or may not have had its '
+      'effect. Assume neither; find out before you rely on it or repeat it.', trim_scale(seconds))
+    else format('No result came within %s s.', trim_scale(seconds))
+  end
+$$;
 
 -- ---- Results from outside -------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ select s.id, s.agent, s.queue, s.priority, s.status, s.run, s.attempt, s.takeove
   s.running_seconds + coalesce(extract(epoch from statement_timestamp() - s.lease_acquired_at), 0) as running_seconds,
   s.created_at, s.finished_at, s.archived_at,
   case s.status
-    when 'suspended' then concat_ws(': ', s.suspension ->> 'reason', nullif(s.suspension ->> 'message', ''))
+    when 'suspended' then concat_ws(', until ',
+      concat_ws(': ', s.suspension ->> 'reason', nullif(s.suspension ->> 'message', '')), s.suspension ->> 'expires_at')
     when 'queued' then case
       when s.ready_at > statement_timestamp() then format('its time: not before %s', s.ready_at)
       when not coalesce(live.any_worker, false) then 'a worker: none is alive'

@@ -19,6 +19,7 @@ FUNCTIONS = "migrations/0002_functions.sql"
 CREATE = "migrations/0003_create.sql"
 COMMANDS = "migrations/0004_commands.sql"
 APPROVALS = "migrations/0005_approvals.sql"
+SWEEP = "migrations/0006_sweep.sql"
 COMMITTER = "agentrt/worker/committer.py"
 
 _LOCK = "for no key update skip locked                       -- the fence"
@@ -183,16 +184,16 @@ MUTATIONS = (
         "postgres/test_worker_claim::test_a_claim_in_flight_cannot_be_overtaken_by_the_reap_of_its_worker",
     ),
     _guard(
-        "a sweep locks by token", FUNCTIONS, "s.fencing_token = orphan.fencing_token and", "s.fencing_token > 0 and",
+        "a sweep locks by token", SWEEP, "s.fencing_token = orphan.fencing_token and", "s.fencing_token > 0 and",
         "postgres/test_worker_lease::test_a_session_that_found_a_living_owner_since_the_look_is_not_reaped",
     ),
     _guard(
-        "a sweep looks again under the lock", FUNCTIONS, "orphan.fencing_token and s.status = 'running'",
+        "a sweep looks again under the lock", SWEEP, "orphan.fencing_token and s.status = 'running'",
         "orphan.fencing_token",
         "postgres/test_worker_guards::test_a_session_that_its_owner_ended_since_the_look_is_not_reaped",
     ),
     _guard(
-        "a sweep spares the living", FUNCTIONS, "coalesce(w.state not in ('alive', 'draining'), true)", "true",
+        "a sweep spares the living", SWEEP, "coalesce(w.state not in ('alive', 'draining'), true)", "true",
         "postgres/test_worker_lease::test_a_draining_worker_keeps_what_it_has",
     ),
     _guard(

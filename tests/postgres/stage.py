@@ -95,8 +95,9 @@ def approval_request(position: int, *, tool: str = "pay", **more: Any) -> dict[s
     }
 
 
-def deferral(call_id: str, *, tool: str = "ask_boss") -> dict[str, Any]:
-    return {"type": "tool_started", "data": {"call_id": call_id, "tool": tool, "effect": "read", "deferred": True}}
+def deferral(call_id: str, *, tool: str = "ask_boss", **more: Any) -> dict[str, Any]:
+    data = {"call_id": call_id, "tool": tool, "effect": "read", "deferred": True, **more}
+    return {"type": "tool_started", "data": data}
 
 
 class Stage:
@@ -222,12 +223,12 @@ class Stage:
             assert await self.suspend(session, "approval", *(row["tool_call_id"] for row in approvals)) == "written"
         return session, [row["id"] for row in approvals]
 
-    async def with_calls(self, count: int = 1, *, suspended: bool = True) -> tuple[UUID, list[str]]:
-        """A session whose last answer has so many deferred calls, and their ids."""
+    async def with_calls(self, count: int = 1, *, suspended: bool = True, **more: Any) -> tuple[UUID, list[str]]:
+        """A session whose last answer has so many deferred calls, and their ids; ``more`` stands in each deferral."""
         session = await self.running()
         assert await self.append(session, answer(*["ask_boss"] * count)) == "written"
         calls = [block["call_id"] for block in (await self.entries(session))[-1].data["content"]]
-        assert await self.append(session, *map(deferral, calls)) == "written"
+        assert await self.append(session, *(deferral(call, **more) for call in calls)) == "written"
         if suspended:
             assert await self.suspend(session, "external", *calls) == "written"
         return session, calls

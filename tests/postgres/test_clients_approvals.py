@@ -168,7 +168,7 @@ async def test_one_expired_approval_of_two_does_not_wake(stage):
         "update agentrt.approvals set expires_at = now() - interval '1 second' where session_id = $1 and id <> $2",
         *(session, second),
     )
-    await stage.connection.fetchval("select agentrt._expire_approvals($1)", session)
+    await stage.connection.fetchval("select agentrt._expire($1)", session)
     assert await stage.approval_states(session) == ["expired", "pending"]
     assert await stage.status(session) == "suspended"
     assert await stage.decide(second) == "queued"
@@ -182,10 +182,10 @@ async def test_a_decision_that_holds_the_session_is_not_overtaken_by_its_expiry(
     await transaction.start()
     await client.decide(approval)
     await sweeper.connection.execute("set lock_timeout = '5s'")
-    assert await sweeper.connection.fetchval("select agentrt._expire_approvals($1)", session) == 0
+    assert await sweeper.connection.fetchval("select agentrt._expire($1)", session) == 0
     await transaction.commit()
     await expire(stage, session)
-    assert await sweeper.connection.fetchval("select agentrt._expire_approvals($1)", session) == 0
+    assert await sweeper.connection.fetchval("select agentrt._expire($1)", session) == 0
     assert await stage.approval_states(session) == ["approved"]
 
 
@@ -219,10 +219,10 @@ async def test_expiry_and_decision_at_once_have_one_outcome(stage, stages):
         await stage.connection.execute(
             "update agentrt.approvals set expires_at = clock_timestamp() + interval '1 ms' where id = $1", approval
         )
-        pair = [decide(approval), sweeper.connection.fetchval("select agentrt._expire_approvals($1)", session)]
+        pair = [decide(approval), sweeper.connection.fetchval("select agentrt._expire($1)", session)]
         await asyncio.gather(*(pair if n % 2 else reversed(pair)))
         while await stage.approval_states(session) == ["pending"]:
-            await sweeper.connection.fetchval("select agentrt._expire_approvals($1)", session)
+            await sweeper.connection.fetchval("select agentrt._expire($1)", session)
         assert await stage.status(session) == "queued"
         assert (await stage.types(session)).count("session_woken") == 1
         [decided] = [e for e in await stage.entries(session) if e.type == "approval_decided"]

@@ -11,6 +11,7 @@ from agentrt.core.events import UserCodeFailed
 from agentrt.core.journal import ApprovalRequested, AssistantMessage, ToolStarted
 from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
 from agentrt.worker import approvals
+from tests.postgres.stage import statement
 from tests.worker.scenes import agent_of, calls_once, found, head, results, running, soon, told, types
 
 pytestmark = pytest.mark.one_server
@@ -200,6 +201,26 @@ async def test_a_deferred_call_waits_for_its_result_from_outside(database_url, e
         assert ran == ["tea"]
         assert await results(worker, session_id) == [("ok", "tea has come")]
         assert (await head(worker, session_id)).outcome == {"text": "tea has come"}
+
+
+async def test_a_deferred_call_without_a_result_in_time_ends_and_the_model_reads_so(database_url, connection):
+    """Case 49: a wait with a limit ends by itself, whoever was to answer."""
+
+    @tool(effect="read")
+    async def order(ctx: ToolContext) -> None:
+        """Order."""
+        ctx.defer(expires_seconds=0.001)
+
+    def script(conversation: Conversation):
+        return Call("order", {}) if conversation.turn == 0 else conversation.last_results[0].content
+
+    async with local_worker(database_url, agent_of(order, model=ScriptedModel(script))) as worker:
+        session_id = await worker.ask("a", "begin")
+        assert (await head(worker, session_id)).status == "suspended"
+        await connection.fetch(statement("sweep"), session_id, 500)
+        await worker.run()
+        assert await results(worker, session_id) == [("timeout", "No result came within 0.001 s.")]
+        assert (await head(worker, session_id)).outcome == {"text": "No result came within 0.001 s."}
 
 
 async def test_a_result_from_outside_may_come_before_the_session_has_suspended(database_url):

@@ -80,8 +80,9 @@ ended as materialized (                                 -- all rows of the input
     case
       when c.exhausted then agentrt._exhausted_outcome(c.attempt_now, c.takeovers, 'session_released')
       when c.terminal then c.ending -> 'outcome'
-    end as outcome
-  from charged c                                        -- the function looks with a fresh snapshot, after the lock
+    end as outcome,
+    case when c.ours and c.kind = 'suspend' then agentrt._with_expiry(c.id, c.ending -> 'suspension') end as suspension
+  from charged c                                        -- the functions look with a fresh snapshot, after the lock
   left join lateral agentrt._oldest_queued(case when c.ours and c.terminal then c.id end) p on true
 ),
 written as (
@@ -100,7 +101,7 @@ written as (
     case kind when 'suspend' then 'session_suspended' when 'complete' then 'session_completed'
       when 'fail' then 'session_failed' else 'session_released' end,
     case kind
-      when 'suspend' then jsonb_build_object('suspension', ending -> 'suspension')
+      when 'suspend' then jsonb_build_object('suspension', suspension)
       when 'release' then jsonb_strip_nulls(jsonb_build_object('reason', ending ->> 'reason',
         'message', nullif(ending ->> 'message', '')))
       when 'crash' then jsonb_strip_nulls(jsonb_build_object('reason', 'crash', 'message', ending ->> 'message'))
@@ -162,7 +163,7 @@ updated as (
     cost = case when e.promoted_seq is null then s.cost + e.cost else 0 end,
     running_seconds = case when e.promoted_seq is null
       then s.running_seconds + greatest(extract(epoch from e.at - e.lease_acquired_at)::double precision, 0) else 0 end,
-    suspension = case when e.kind = 'suspend' then e.ending -> 'suspension' end,
+    suspension = e.suspension,
     outcome = case when e.promoted_seq is null then e.outcome end,
     finished_at = case when e.new_status in ('completed', 'failed') then e.at end
   from ended e
