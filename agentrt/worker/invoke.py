@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from agentrt.agents import Deferred, Done, NotDone, NotExecuted, Tool, ToolConte
 from agentrt.core.events import UserCodeFailed
 from agentrt.core.journal import ToolOutcome
 from agentrt.worker.ownership import Ownership
-from agentrt.worker.wording import cut, error_text, message_of, result_text, trace_text, without_secrets
+from agentrt.worker.wording import cut, error_text, leaves_of, message_of, result_text, trace_text, without_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +46,28 @@ async def invoke(ownership: Ownership, tool: Tool, *, context: ToolContext, argu
             stopping=context.stopping,
             begins=lambda: ownership.begun.__setitem__(context.call_id, ownership.deps.clock()),
         )
-    except ToolError as error:
-        return End(outcome=ToolOutcome.ERROR, content=cut(message_of(error), settings.tool_result_max_bytes))
-    except NotExecuted as error:
-        words = without_secrets(f"Not executed: {message_of(error)}", ownership.deps.secrets)
-        return End(outcome=ToolOutcome.NOT_RUN, content=cut(words, settings.tool_result_max_bytes))
     except TimeLimitExceeded as error:
         return End(outcome=ToolOutcome.TIMEOUT, content=f"{tool.name} {error}", known=False)
     except Exception as error:  # noqa: BLE001 - a tool call: one of the five borders
-        content = error_text(error, ownership.deps.secrets)
-        return End(outcome=ToolOutcome.ERROR, content=content, known=False, cause=error)
+        return _failed(error, ownership.deps.secrets, max_bytes=settings.tool_result_max_bytes)
     content = "" if context.deferred else cut(result_text(value), settings.tool_result_max_bytes)
     return End(outcome=ToolOutcome.OK, content=content, deferred=context.deferred)
+
+
+def _failed(error: Exception, secrets: Iterable[str], *, max_bytes: int) -> End:
+    """The end of a call that raised ``error``; a group, as task groups raise it, ends as all that is in it does."""
+    leaves = leaves_of(error)
+    if not all(isinstance(leaf, ToolError | NotExecuted) for leaf in leaves):
+        return End(outcome=ToolOutcome.ERROR, content=error_text(error, secrets), known=False, cause=error)
+    failed = any(isinstance(leaf, ToolError) for leaf in leaves)
+    words = (
+        message_of(leaf)
+        if isinstance(leaf, ToolError)
+        else without_secrets(f"Not executed: {message_of(leaf)}", secrets)
+        for leaf in leaves
+    )
+    outcome = ToolOutcome.ERROR if failed else ToolOutcome.NOT_RUN
+    return End(outcome=outcome, content=cut("\n".join(dict.fromkeys(words)), max_bytes))
 
 
 async def reconcile(

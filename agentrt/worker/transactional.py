@@ -16,7 +16,7 @@ from agentrt.toolspec import ToolConnection
 from agentrt.worker.invoke import End, invoke
 from agentrt.worker.ownership import Ownership, new_entries
 from agentrt.worker.results import deferral_of, is_open, result_key, result_of, tell_finished
-from agentrt.worker.wording import without_secrets
+from agentrt.worker.wording import leaves_of, without_secrets
 
 MOST_CONFLICTS: Final = 10
 """Runs of one call that the database undid, before the model is told."""
@@ -71,7 +71,8 @@ async def _run_in(
     seconds = ownership.deps.clock() - begun
     if end.outcome is not ToolOutcome.OK:
         await transaction.rollback()
-        if end.cause is not None and (transaction.is_conflict(end.cause) or _undone(end.cause)):
+        leaves = () if end.cause is None else leaves_of(end.cause)
+        if any(transaction.is_conflict(leaf) or _undone(leaf) for leaf in leaves):
             raise ToolTransactionConflict(end.content)
         return end
     result = result_of(call, end, seconds=seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pydantic_core import to_json
@@ -13,6 +13,9 @@ from pydantic_core import to_json
 _NOTE_BYTES: Final = 80
 _SEARCHED_BYTES: Final = 65_536
 """Longer texts lose their middle before they are searched for secrets: a search holds the whole worker up."""
+
+_MOST_LEAVES: Final = 20
+"""Exceptions of a group that are told of."""
 
 HIDDEN: Final = "[hidden]"
 
@@ -93,6 +96,21 @@ def message_of(error: BaseException) -> str:
 
 
 def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """An exception's class and message, without secrets, at most 2,000 bytes."""
-    message = without_secrets(message_of(error), secrets, max_bytes=16_384)
-    return cut(f"{type(error).__name__}: {message}" if message else type(error).__name__, 2_000)
+    """An exception's class and message, or those of what a group holds, without secrets, at most 2,000 bytes."""
+    texts = []
+    for leaf in leaves_of(error)[:_MOST_LEAVES]:
+        message = message_of(leaf)
+        texts.append(f"{type(leaf).__name__}: {message}" if message else type(leaf).__name__)
+    return cut(without_secrets("; ".join(dict.fromkeys(texts)), secrets, max_bytes=16_384), 2_000)
+
+
+def leaves_of(error: BaseException) -> Sequence[BaseException]:
+    """The exceptions of a group and of the groups in it, in order; another exception is its own leaf."""
+    leaves, waiting = [], [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseExceptionGroup):
+            waiting.extend(reversed(one.exceptions))
+        else:
+            leaves.append(one)
+    return leaves
