@@ -110,6 +110,8 @@ class _PostgresToolTransaction:
         async with self._opening:
             if self._closed:
                 raise ToolTransactionBroken(_TOO_LATE)
+            if self._broken:  # perhaps with no transaction on it: each statement would commit by itself
+                raise DatabaseUnavailable("the connection of this call broke: the call is run again")
             if self._connection is None:
                 self._connection = await self._connections.acquire()
                 with self._watched():
@@ -125,14 +127,20 @@ class _PostgresToolTransaction:
     async def commit(self, write: Write) -> Written:
         self._over = True
         connection = await self._begun()
+        transaction, self._transaction = self._transaction, None
+        if transaction is None:
+            raise ToolTransactionBroken(_TOO_LATE)
+        self._broken = True  # until all of it is answered: whoever closes meanwhile cuts the connection
         with self._watched():
             async with asyncio.timeout(self._options.statement_seconds + self._options.lock_seconds):
                 written = await self._last_statement(connection, write)
-                if written.answer is Answer.WRITTEN and self._transaction is not None:
-                    await self._transaction.commit()
-                    self._transaction = None
-                elif written.answer is Answer.LOST:
+                if written.answer is Answer.WRITTEN:
+                    await transaction.commit()
+                else:
+                    await transaction.rollback()
+                if written.answer is Answer.LOST:
                     await self._blame(connection, write)
+        self._broken = False
         return written
 
     @contextmanager
@@ -174,9 +182,6 @@ class _PostgresToolTransaction:
 
     async def _blame(self, connection: Connection, write: Write) -> None:
         """Tell a session that is lost from one that the tool has changed in its own transaction."""
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            await transaction.rollback()
         head = await connection.fetchrow(statements.HEAD, write.lease.session_id)
         if head is None:
             return

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from agentrt.core.errors import DatabaseUnavailable
-from agentrt.ports import Answer, ToolTransactionBroken, ToolTransactionConflict
+from agentrt.core.session import WorkerId
+from agentrt.ports import Answer, ToolTransactionBroken, ToolTransactionConflict, Write, Written
 from agentrt.postgres.pool import DatabaseOptions
-from agentrt.postgres.tooltransaction import _PostgresToolTransaction
+from agentrt.postgres.tooltransaction import Connection, ToolConnections, _PostgresToolTransaction
 from tests.postgres.owner import Held, HireOwner, Owner, answer, expire_lease, hiring, may_judge, result
 from tests.postgres.proxy import proxied
 from tests.postgres.stage import HANGS_AFTER_SECONDS, Stage, until
@@ -295,6 +297,43 @@ async def test_a_rollback_under_a_running_statement_cuts_the_connection(
     async with asyncio.timeout(5):
         await asyncio.wait({sleeping})
     assert sleeping.exception() is not None
+    assert await lines(stage.connection) == []
+
+
+async def test_a_transaction_that_is_closed_before_its_commit_is_never_taken_for_committed(
+    calling: tuple[Owner, Held], stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has waited long enough for a commit closes: perhaps just when the last statement is answered."""
+    owner, held = calling
+    last_statement = _PostgresToolTransaction._last_statement
+
+    async def and_then_it_is_closed(
+        transaction: _PostgresToolTransaction, connection: Connection, write: Write
+    ) -> Written:
+        written = await last_statement(transaction, connection, write)
+        await transaction.close()
+        return written
+
+    monkeypatch.setattr(_PostgresToolTransaction, "_last_statement", and_then_it_is_closed)
+    async with owner.store.tool_transaction(owner.id) as transaction:
+        await (await transaction.connection()).execute("insert into report values ('a')")
+        with pytest.raises(DatabaseUnavailable):
+            await transaction.commit(held.write(result()))
+    assert await lines(stage.connection) == []
+    assert (await stage.types(held.id))[-1] == "assistant_message"
+
+
+async def test_a_connection_on_which_no_transaction_could_be_begun_is_given_to_nobody(
+    stage: Stage, database_url: str
+) -> None:
+    """On such a one each statement of a tool that tries again would commit by itself."""
+    await stage.connection.execute("create table report (line text)")
+    connections = ToolConnections(DatabaseOptions(url=database_url, statement_seconds=0))
+    async with connections.transaction(WorkerId(uuid4())) as transaction:
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable):
+                await (await transaction.connection()).execute("insert into report values ('a')")
+    await connections.close()
     assert await lines(stage.connection) == []
 
 
