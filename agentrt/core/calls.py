@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
+from agentrt.core.content import Content, ToolCall
 from agentrt.core.journal import Effect, ToolOutcome, ToolResult
 from agentrt.core.transcript import ApprovalState, OpenCall, Transcript
 
@@ -155,8 +156,8 @@ def unresolved_unknowns(transcript: Transcript) -> frozenset[tuple[str, str]]:
 
 # --- the words that a model reads; the same every time --------------------------------------------------------------
 
-MOST_OF_A_NAME: Final = 200
-"""Characters that are repeated of a name which a model has invented."""
+MOST_OF_A_NAME: Final = 64
+"""Characters that the name of a tool has at most; of a longer one, which a model has invented, the rest is cut."""
 
 CUT_OFF: Final = "this call was started, and was cut off before it could report."
 
@@ -192,5 +193,19 @@ def interrupted(*, begun: bool, harmless: bool) -> str:
 
 def no_such_tool(name: str, tools: Collection[str]) -> str:
     """What a model reads that called a tool which does not exist."""
-    shown = name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"
-    return f"There is no tool {shown!r}. The tools are: {', '.join(sorted(tools)) or 'none'}."
+    return f"There is no tool {short_name(name)!r}. The tools are: {', '.join(sorted(tools)) or 'none'}."
+
+
+def short_name(name: str) -> str:
+    """``name`` as it is kept: one that is too long for a tool ends in a sign that no tool's name has."""
+    return name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"
+
+
+def with_short_names(content: Content) -> Content:
+    """``content`` with the names of its calls as they are kept."""
+    return tuple(
+        replace(block, tool=short_name(block.tool))
+        if isinstance(block, ToolCall) and len(block.tool) > MOST_OF_A_NAME
+        else block
+        for block in content
+    )

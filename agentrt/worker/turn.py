@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from agentrt.core.calls import with_short_names
 from agentrt.core.content import Content, Text
 from agentrt.core.errors import ConfigurationError
 from agentrt.core.events import ModelRetried as RetryTold
@@ -155,8 +156,9 @@ class _Turn:
 
     async def _commit(self, answer: ModelAnswer) -> None:
         """The answer and the requests for approval of its calls, in one write."""
+        content = with_short_names(answer.content)
         entry = AssistantMessage(
-            content=answer.content,
+            content=content,
             model=answer.model,
             stop_reason=answer.stop_reason,
             seen_seq=self.transcript.highest_user_seq,
@@ -168,7 +170,7 @@ class _Turn:
         approvals: list[ApprovalRequested] = []
         if _may_run(answer):
             with suppress(Interrupted):  # the answer is whole; a call that is run after all is asked about then
-                approvals = await self.ownership.attended(approvals_to_request(self.ownership, answer.content))
+                approvals = await self.ownership.attended(approvals_to_request(self.ownership, content))
         await self.ownership.append(entry, *approvals)
         self.ownership.tell(
             TurnFinished,

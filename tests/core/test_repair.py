@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from agentrt.core.budget import Limits
+from agentrt.core.calls import with_short_names
 from agentrt.core.content import Image, Text, Thinking, ToolCall, UnknownBlock
 from agentrt.core.journal import (
     Compaction,
@@ -26,6 +27,7 @@ from agentrt.core.plan import AskModel, next_step
 from agentrt.core.repair import NO_RESULT, repair_orphaned_tool_calls
 from agentrt.core.session import CallId, Seq
 from agentrt.core.transcript import fold
+from tests.core.neutral import FORMATS, violations
 from tests.core.writing import (
     CLAUDE,
     GPT,
@@ -41,6 +43,7 @@ from tests.core.writing import (
     view,
     wire_id,
 )
+from tests.strictprovider.conversation import WireFormat
 
 
 def said(text: str = "hello") -> UserInput:
@@ -211,6 +214,15 @@ def test_a_rejection_that_nothing_came_of_is_forgotten_when_an_operator_resumes(
 def signed(messages: Sequence[Message]) -> list[int]:
     """The seqs of the answers that go with their thinking and item ids."""
     return [message.seq for message in messages if isinstance(message, ModelOutput) and message.provider]
+
+
+@pytest.mark.parametrize("wire_format", FORMATS.values())
+@pytest.mark.parametrize("name", ["n" * 1_000_000, "", " ", "💥" * 100, "a.b/c"])
+def test_names_that_a_model_invented_are_lawful_in_every_format(name: str, wire_format: WireFormat) -> None:
+    """F9: as they are kept, and as an older journal holds them."""
+    for kept in (name, *(block.tool for block in with_short_names((call(name),)) if isinstance(block, ToolCall))):
+        shown = view(user(), answer(call(kept)), ToolResult(wire_id(2), kept, "no such tool"), identity=CLAUDE)
+        assert violations(shown, CLAUDE, wire_format=wire_format) == []
 
 
 def test_what_no_provider_takes_is_left_out_or_replaced() -> None:

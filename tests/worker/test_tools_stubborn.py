@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agentrt.agents import Done, NotExecuted, ToolContext, tool
-from agentrt.core.journal import ApprovalRequested, AssistantMessage
+from agentrt.core.content import ToolCall
+from agentrt.core.journal import ApprovalRequested, AssistantMessage, ToolResult
 from agentrt.settings import Settings
 from agentrt.testing import Call, LocalWorker, local_worker
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.scenes import agent_of, calls_once, found, head, results, running, soon
 
 pytestmark = pytest.mark.one_server
@@ -76,6 +78,21 @@ async def test_a_tool_that_ends_when_it_is_told_to_keeps_its_end(database_url):
             await soon(stubborn.told.wait())
             stubborn.let_go.set()
         assert await results(worker, session_id) == [("ok", "at last")]
+
+
+async def test_a_plain_tool_that_ends_when_it_is_told_to_keeps_its_end(database_url):
+    @tool(effect="once", timeout_seconds=0.05)
+    def patient(ctx: ToolContext) -> str:
+        """Wait until told."""
+        assert ctx.stopping.wait(HANGS_AFTER_SECONDS)
+        return "stopped in order"
+
+    settings = Settings(database_url=database_url, stop_seconds=8)
+    async with local_worker(
+        database_url, agent_of(patient, model=calls_once(Call("patient"))), settings=settings
+    ) as worker:
+        session_id = await worker.ask("a", "begin")
+        assert await results(worker, session_id) == [("ok", "stopped in order")]
 
 
 async def test_a_lost_session_leaves_its_slot_although_its_tool_goes_on(database_url):
@@ -244,3 +261,26 @@ async def test_complaints_about_a_call_are_cut_to_size(database_url):
         ends = await results(worker, session_id)
         assert [outcome for outcome, _ in ends] == ["error", "error"]
         assert all(len(text.encode()) <= 32_768 for _, text in ends)
+
+
+@pytest.mark.parametrize("name", ["n" * 1_000_000, "reads" + "s" * 60, "💥" * 1_000])
+async def test_a_name_that_a_model_invents_is_kept_up_to_the_length_that_a_tools_name_may_have(database_url, name):
+    """F9: it is neither stored nor shown whole, and is not taken for a tool whose name it begins with."""
+    ran = []
+
+    @tool("reads" + "s" * 59, effect="read")
+    async def reads() -> str:
+        """Read."""
+        ran.append(True)
+        return "x"
+
+    async with local_worker(database_url, agent_of(reads, model=calls_once(Call(name)))) as worker:
+        session_id = await worker.ask("a", "begin")
+        [(outcome, text)] = await results(worker, session_id)
+        [answer, _] = await found(worker, session_id, AssistantMessage)
+        [call] = answer.content
+        [result] = await found(worker, session_id, ToolResult)
+        assert isinstance(call, ToolCall)
+        assert (call.tool, result.tool, outcome) == (f"{name[:64]}…", f"{name[:64]}…", "error")
+        assert text == f"There is no tool {call.tool!r}. The tools are: {reads.name}."
+        assert (ran, (await head(worker, session_id)).outcome) == ([], {"text": "ok"})
