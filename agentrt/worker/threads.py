@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from agentrt.agents import NotExecuted
 from agentrt.worker.wording import message_of
 
 MAX_THREADS = 64
@@ -55,7 +56,8 @@ class ToolThreads:
 
     @asynccontextmanager
     async def thread(self) -> AsyncIterator[Callable[[Callable[[], Any]], asyncio.Future[Any]]]:
-        """Wait for a free thread; gives the function that starts a call in it, at most once.
+        """Wait for a free thread; gives the function that starts a call in it, at most once, and raises ``NotExecuted``
+        when it cannot.
 
         The thread counts as taken until its function has returned, even when nobody waits for that any more.
         """
@@ -64,8 +66,9 @@ class ToolThreads:
 
         def start(function: Callable[[], Any]) -> asyncio.Future[Any]:
             nonlocal started
+            call = self._start(function)
             started = True
-            return self._start(function)
+            return call
 
         try:
             yield start
@@ -93,7 +96,12 @@ class ToolThreads:
 
         with self._lock:
             self._running += 1
-        threading.Thread(target=run, name="agentrt-tool", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="agentrt-tool", daemon=True).start()
+        except RuntimeError as error:  # the process has as many as it may have
+            with self._lock:
+                self._running -= 1
+            raise NotExecuted(f"no thread could be started for it: {error}") from error
         return future
 
     def _done(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -7,7 +7,7 @@ import time
 import pydantic
 import pytest
 
-from agentrt.agents import ToolError
+from agentrt.agents import NotExecuted, ToolError
 from agentrt.tools.ask_user import ask_user
 from agentrt.worker.threads import ToolThreads
 from agentrt.worker.wording import cut, error_text, result_text, without_secrets
@@ -52,6 +52,21 @@ async def test_a_thread_that_was_not_used_is_free_again():
     for _ in range(3):
         async with threads.thread():
             pass
+    assert await asyncio.wait_for(_one(threads), 5) == "ran"
+
+
+async def test_a_thread_that_cannot_be_started_is_an_error_and_takes_no_room(monkeypatch):
+    threads = ToolThreads(1)
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        async with threads.thread() as start:
+            with pytest.raises(NotExecuted, match="can't start"):
+                await start(lambda: "ran")
+    assert threads.running == 0
     assert await asyncio.wait_for(_one(threads), 5) == "ran"
 
 
