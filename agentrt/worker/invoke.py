@@ -146,7 +146,8 @@ async def _ending(call: asyncio.Future[Any], *, limit: float, stop_seconds: floa
         why = error
     if not call.done():
         stopping.set()
-        call.cancel()
+        if isinstance(call, asyncio.Task):  # a thread cannot be cancelled, and its end would count no more
+            call.cancel()
         await asyncio.wait({call}, timeout=stop_seconds)
         if not call.done() or call.cancelled():
             raise why

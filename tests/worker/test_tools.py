@@ -169,7 +169,7 @@ async def test_what_a_tool_raises_becomes_its_result(database_url, error, outcom
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
 async def test_a_tool_that_takes_too_long_is_given_up_and_can_see_it(database_url, plain):
-    signalled = threading.Event()
+    signalled, let_go = threading.Event(), threading.Event()
 
     @tool(name="slow", effect="read", timeout_seconds=0.05)
     async def waits(ctx: ToolContext) -> str:
@@ -186,12 +186,16 @@ async def test_a_tool_that_takes_too_long_is_given_up_and_can_see_it(database_ur
         assert ctx.stopping.wait(10)
         assert ctx.cancelled
         signalled.set()
+        let_go.wait(10)
         return ""
 
-    async with local_worker(
-        database_url, agent_of(blocks if plain else waits, model=calls_once(Call("slow")))
-    ) as worker:
-        session_id = await worker.ask("a", "begin")
+    agent = agent_of(blocks if plain else waits, model=calls_once(Call("slow")))
+    settings = Settings(database_url=database_url, stop_seconds=0.05)
+    async with local_worker(database_url, agent, settings=settings) as worker:
+        try:
+            session_id = await worker.ask("a", "begin")
+        finally:
+            let_go.set()
         [(outcome, text)] = await results(worker, session_id)
         assert outcome == "timeout"
         assert "0.05 seconds" in text
