@@ -19,7 +19,8 @@ from agentrt.worker.results import deferral_of, is_open, result_key, result_of, 
 from agentrt.worker.wording import leaves_of, without_secrets
 
 MOST_CONFLICTS: Final = 10
-"""Runs of one call that the database undid, before the model is told."""
+"""Runs of one call that the database undid, before the model is told. Each had a connection at first: a tool whose
+statements bring the server down ends here as well."""
 
 _CONNECTION_GONE: Final = ("08", "57P0")  # SQLSTATEs of connection exceptions, and of a server that goes away
 
@@ -29,13 +30,14 @@ async def run_transactional(
 ) -> End | None:
     """Run the call until it is committed with its result (then None), or has an end without any effect.
 
+    While the database is away it is not run; while there is no connection although the database answers others, it
+    waits as long as a tool may take.
+
     Raises:
         LeaseLost: somebody else owns the session now; nothing was written.
     """
-    trouble: BaseException | None = None
-    for conflicts in range(MOST_CONFLICTS):
-        if conflicts:
-            await asyncio.sleep(delay_seconds(conflicts, jitter=ownership.deps.random(), base=0.05, ceiling=2.0))
+    patience = _Patience(ownership, seconds=tool.timeout_seconds or ownership.deps.settings.tool_seconds)
+    while True:
         try:
             async with ownership.deps.store.tool_transaction(ownership.deps.worker_id) as transaction:
                 return await _run_in(ownership, transaction, tool, call, context=context, arguments=arguments)
@@ -51,9 +53,39 @@ async def run_transactional(
             words = f"The database refused what {tool.name} wrote when it was committed: {why}. It had no effect."
             return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
         except (ToolTransactionConflict, DatabaseUnavailable) as error:
-            trouble = error
-    words = f"{tool.name} was run {MOST_CONFLICTS} times, and each time the database undid it. It had no effect."
-    return End(outcome=ToolOutcome.ERROR, content=words, cause=trouble)
+            over = await patience.over(undone=isinstance(error, ToolTransactionConflict))
+            if over is not None:
+                words = f"{tool.name} {over}. It had no effect."
+                return End(outcome=ToolOutcome.ERROR, content=words, cause=error)
+
+
+class _Patience:
+    """When a call is to be run again, and when it is not."""
+
+    def __init__(self, ownership: Ownership, *, seconds: float) -> None:
+        self._ownership = ownership
+        self._seconds = seconds
+        self._undone = 0
+        self._refused = 0
+        self._refused_since = 0.0
+
+    async def over(self, *, undone: bool) -> str | None:
+        """Wait until it may be run again, then None; or say why it is not. ``undone``: it was run, and had a
+        connection; else there was none to be had."""
+        deps = self._ownership.deps
+        if undone:
+            self._undone, self._refused = self._undone + 1, 0
+            if self._undone == MOST_CONFLICTS:
+                return f"was run {MOST_CONFLICTS} times, and each time the database undid it"
+        else:
+            self._refused_since = self._refused_since if self._refused else deps.clock()
+            self._refused += 1
+            if deps.clock() - self._refused_since >= self._seconds:
+                return f"could not be run: for {self._seconds:g} seconds there was no connection for it"
+        times = self._undone if undone else self._refused
+        await asyncio.sleep(delay_seconds(times, jitter=deps.random(), base=0.05, ceiling=2.0))
+        await self._ownership.patiently(lambda: deps.store.head(self._ownership.session.id))
+        return None
 
 
 async def _run_in(
@@ -70,10 +102,15 @@ async def _run_in(
     end = await invoke(ownership, _bounded(ownership, tool), context=context, arguments=arguments)
     seconds = ownership.deps.clock() - begun
     if end.outcome is not ToolOutcome.OK:
-        await transaction.rollback()
+        try:
+            await transaction.rollback()
+        except DatabaseUnavailable:  # its connection is gone, and with it what it wrote
+            raise ToolTransactionConflict(end.content) from end.cause
         leaves = () if end.cause is None else leaves_of(end.cause)
         if any(transaction.is_conflict(leaf) or _undone(leaf) for leaf in leaves):
             raise ToolTransactionConflict(end.content)
+        if any(isinstance(leaf, DatabaseUnavailable) for leaf in leaves):
+            raise DatabaseUnavailable(end.content)
         return end
     result = result_of(call, end, seconds=seconds)
     if end.deferred is not None:
@@ -100,4 +137,4 @@ def _undone(cause: BaseException) -> bool:
     state = getattr(cause, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_CONNECTION_GONE)
-    return isinstance(cause, ConnectionError | DatabaseUnavailable | ToolTransactionConflict)
+    return isinstance(cause, ConnectionError | ToolTransactionConflict)
