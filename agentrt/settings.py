@@ -12,12 +12,13 @@ import socket
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from agentrt.core.errors import ConfigurationError
+from agentrt.core.urls import passwords_of, without_password
 
 PREFIX = "AGENTRT_"
 
@@ -187,12 +188,8 @@ class Settings(BaseSettings):
 
     def passwords(self) -> tuple[str, ...]:
         """Those in the URLs, as written and as meant: what must not get into a log or a journal."""
-        found = []
-        for url in filter(None, (self.database_url, self.direct_database_url)):
-            written = [urlsplit(url).password, *re.findall(r"(?i)[?&](?:ssl)?password=([^&#]*)", url)]
-            for password in filter(None, written):
-                found += [password, unquote(password)]
-        return tuple(dict.fromkeys(found))
+        urls = filter(None, (self.database_url, self.direct_database_url))
+        return tuple(dict.fromkeys(password for url in urls for password in passwords_of(url)))
 
 
 def _sentences(error: ValidationError) -> list[str]:
@@ -221,12 +218,6 @@ def _default(value: object) -> str:
 def _shortened(value: object) -> str:
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return text if len(text) <= 100 else text[:100] + "…"
-
-
-def without_password(url: str) -> str:
-    """``url`` as it may be shown: its password, also one among its parameters, becomes ``***``."""
-    url = re.sub(r"(//[^:@/?#]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?i)((?:ssl)?password=)[^&\s]*", r"\1***", url)
 
 
 def _suggestion(name: str) -> str:

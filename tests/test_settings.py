@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from agentrt.core.errors import ConfigurationError
-from agentrt.settings import Settings, unknown_variables, without_password
+from agentrt.core.urls import without_password
+from agentrt.settings import Settings, unknown_variables
 
 # Page 5 of the design: names and defaults that users rely on.
 DEFAULTS = {
@@ -160,6 +161,7 @@ def test_passwords_are_shown_nowhere():
         ("postgresql://me:pw@h:5432/db", "postgresql://me:***@h:5432/db"),
         ("postgresql://me:p@w/d@h/db", "postgresql://me:***@h/db"),
         ("postgresql://h/db?user=me&password=pw&x=1", "postgresql://h/db?user=me&password=***&x=1"),
+        ("postgresql://h:5432/db?password=p@w", "postgresql://h:5432/db?password=***"),
         ("postgresql://me@h:5432/db", "postgresql://me@h:5432/db"),
         ("postgresql://postgres@/postgres?host=/run/pg", "postgresql://postgres@/postgres?host=/run/pg"),
     ],
@@ -184,3 +186,7 @@ def test_what_kubernetes_adds_for_services_is_not_warned_about():
 def test_passwords_among_the_parameters_of_a_url_are_known_as_such():
     settings = Settings(database_url="postgresql://h/db?user=u&password=a%2Fb&sslpassword=c")
     assert set(settings.passwords()) == {"a%2Fb", "a/b", "c"}
+
+
+def test_a_password_that_nobody_encoded_is_known_as_a_whole():
+    assert Settings(database_url="postgresql://me:p@w/d?#@h/db").passwords() == ("p@w/d?#",)

@@ -16,9 +16,9 @@ from agentrt.core.errors import (
     AgentrtError,
     ConfigurationError,
     DatabaseUnavailable,
-    InvalidArgument,
     SchemaMismatch,
 )
+from agentrt.core.urls import has_raw_password, without_password
 from agentrt.ports import StatementTimeout, UnstorableBatch
 
 _UNSTORABLE = ("22", "23", "54")
@@ -51,7 +51,7 @@ CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.Inter
 def location(url: str) -> str:
     """``url`` for people: no password, and of the options only a host."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(without_password(url))
         host = parse_qs(parts.query).get("host", [""])[0]
     except ValueError:
         return "the database"
@@ -62,7 +62,7 @@ def location(url: str) -> str:
 def _unreachable(error: BaseException, url: str) -> str:
     """Who does not answer, and what to do: a socket is a server's of this machine, such as that of ``agentrt dev``."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(without_password(url))
         server = parse_qs(parts.query).get("host", [""])[0] or parts.netloc.rpartition("@")[2]
     except ValueError:
         server = ""
@@ -71,6 +71,14 @@ def _unreachable(error: BaseException, url: str) -> str:
         why = "no such socket" if isinstance(error, FileNotFoundError) else why
         return f"no Postgres answers at {server} ({why}): is it running? `agentrt dev` starts one of its own"
     return f"no Postgres answers at {server or location(url)} ({why}): start it, or correct AGENTRT_DATABASE_URL"
+
+
+def unusable(error: Exception, url: str) -> ConfigurationError:
+    """``url`` cannot be taken apart. What is said of one with a password that is not encoded quotes the password."""
+    why = f": {error}"
+    if has_raw_password(url):
+        why = ", its password holds one of / ? # [ ]: write %2F %3F %23 %5B %5D"
+    return ConfigurationError(f"{location(url)} is not a usable database URL{why}")
 
 
 def translate(error: BaseException, *, url: str, proven: bool = False) -> AgentrtError | UnstorableBatch:
@@ -89,11 +97,9 @@ def _translate(error: BaseException, url: str) -> AgentrtError | UnstorableBatch
         case asyncpg.TargetServerAttributeNotMatched():
             return ConfigurationError(f"{location(url)} is a standby: agentrt writes, name the primary")
         case asyncpg.ClientConfigurationError():
-            return ConfigurationError(f"{location(url)} is not a usable database URL: {error}")
+            return unusable(error, url)
         case asyncpg.PostgresError():
             return _of_sqlstate(error, url)
-        case asyncpg.DataError():  # an argument that the driver cannot encode
-            return InvalidArgument(str(error))
         case TimeoutError():
             return DatabaseUnavailable(f"{location(url)} did not answer in time")
         case _:
@@ -135,4 +141,4 @@ def is_connection_lost(error: BaseException) -> bool:
     """Whether the connection cannot be used any more, or its state is not known."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(("08", "57P", "XX"))
-    return not isinstance(error, asyncpg.DataError) and isinstance(error, (*CONNECTION_ERRORS, asyncio.CancelledError))
+    return isinstance(error, (*CONNECTION_ERRORS, asyncio.CancelledError))

@@ -17,7 +17,15 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from agentrt.core.errors import ConfigurationError, DatabaseUnavailable
-from agentrt.postgres.faults import CONNECTION_ERRORS, as_outage, is_connection_lost, location, translate, translated
+from agentrt.postgres.faults import (
+    CONNECTION_ERRORS,
+    as_outage,
+    is_connection_lost,
+    location,
+    translate,
+    translated,
+    unusable,
+)
 
 CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0  # between the server's limit and ours
@@ -145,7 +153,7 @@ async def _open(
     except CONNECTION_ERRORS as error:
         raise translate(error, url=url) from error
     except (ValueError, OverflowError) as error:  # a port beyond 65535, for one
-        raise ConfigurationError(f"{location(url)} is not a usable database URL: {error}") from error
+        raise unusable(error, url) from None
 
 
 async def _check_pooled(connection: asyncpg.Connection[asyncpg.Record], url: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -128,6 +129,15 @@ async def test_a_url_that_leads_nowhere_is_named_without_its_password(
     assert words in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "secret" not in location(url)
+
+
+@pytest.mark.parametrize("password", ["geh/eim", "geh?eim", "geh#eim", "geh[eim", "5432/eim", "5432/g@eim"])
+async def test_a_password_that_is_not_encoded_is_not_shown_either(password: str) -> None:
+    url = f"postgresql://me:{password}@127.0.0.1:1/app"
+    with pytest.raises((ConfigurationError, DatabaseUnavailable)) as caught:
+        await connect(DatabaseOptions(url=url), Role.CLAIM)
+    for shown in (str(caught.value), location(url)):
+        assert not {"geh", "eim", "5432"} & set(re.split(r"[^a-z0-9]+", shown))
 
 
 @pytest.mark.parametrize(

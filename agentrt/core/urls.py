@@ -1,0 +1,28 @@
+"""What of a database's URL is secret, however it is written."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+_USER: Final = re.compile(r"(//[^:@/?#]*):(.*)@")  # up to the last @: a password may hold what should be encoded
+_PARAMETER: Final = re.compile(r"(?i)((?:ssl)?password=)([^&#\s]*)")
+_NOT_ENCODED: Final = re.compile(r"[/?#\[\]]")
+
+
+def passwords_of(url: str) -> tuple[str, ...]:
+    """The passwords in ``url``, as written and as meant."""
+    written = [password for pattern in (_USER, _PARAMETER) for _, password in pattern.findall(url) if password]
+    return tuple(dict.fromkeys(form for password in written for form in (password, unquote(password))))
+
+
+def without_password(url: str) -> str:
+    """``url`` as it may be shown: its password, also one among its parameters, becomes ``***``."""
+    return _USER.sub(r"\1:***@", _PARAMETER.sub(r"\1***", url))
+
+
+def has_raw_password(url: str) -> bool:
+    """Whether the password holds a character that ends it for whoever takes the URL apart."""
+    found = _USER.search(url)
+    return found is not None and _NOT_ENCODED.search(found[2]) is not None
