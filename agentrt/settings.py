@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -189,7 +189,8 @@ class Settings(BaseSettings):
     def passwords(self) -> tuple[str, ...]:
         """Those in the URLs, as written and as meant: what must not get into a log or a journal."""
         urls = filter(None, (self.database_url, self.direct_database_url))
-        return tuple(dict.fromkeys(password for url in urls for password in passwords_of(url)))
+        written = [password for url in urls for password in passwords_of(url)]
+        return tuple(dict.fromkeys(form for password in written for form in (password, unquote(password))))
 
 
 def _sentences(error: ValidationError) -> list[str]:

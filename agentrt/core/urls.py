@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import unquote
 
 _USER: Final = re.compile(r"(//[^:@/?#]*):(.*)@")  # up to the last @: a password may hold what should be encoded
 _PARAMETER: Final = re.compile(r"(?i)((?:ssl)?password=)([^&#\s]*)")
@@ -12,9 +11,8 @@ _NOT_ENCODED: Final = re.compile(r"[/?#\[\]]")
 
 
 def passwords_of(url: str) -> tuple[str, ...]:
-    """The passwords in ``url``, as written and as meant."""
-    written = [password for pattern in (_USER, _PARAMETER) for _, password in pattern.findall(url) if password]
-    return tuple(dict.fromkeys(form for password in written for form in (password, unquote(password))))
+    """The passwords in ``url``, as they are written there."""
+    return tuple(password for pattern in (_USER, _PARAMETER) for _, password in pattern.findall(url) if password)
 
 
 def without_password(url: str) -> str:
