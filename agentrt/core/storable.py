@@ -118,7 +118,7 @@ class _Storing:
 
     def _text(self, text: str) -> str:
         room, self.room = self.room, self.room - _ELEMENT - len(text)
-        if len(text) <= max(room, len(TOO_LARGE)):
+        if len(text) <= room or len(text) <= len(TOO_LARGE):
             return storable_text(text)
         cut = storable_text(text[: room - len(_CUT)]) + _CUT if room > len(_CUT) else TOO_LARGE
         self.room = room - _ELEMENT - len(cut)
@@ -157,7 +157,7 @@ class _Storing:
             if self.room <= 0:
                 taken.setdefault(_CUT, TOO_LARGE)
                 break
-            name = storable_text(key) if type(key) is str and len(key) <= MAX_KEY else _key(key)
+            name = key if type(key) is str and key.isidentifier() and len(key) <= MAX_KEY else _key(key)
             if name in taken:
                 name = _unique(name, taken)
             self.room -= len(name)

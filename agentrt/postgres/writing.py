@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -35,13 +35,17 @@ def answers(rows: Sequence[asyncpg.Record]) -> Sequence[Written]:
     """What came of the writes, in their order."""
     return [
         Written(
-            answer=Answer(row["answer"]),
+            answer=_ANSWERS[row["answer"]],
             last_seq=Seq(row["last_seq"] or 0),
-            status=None if row["status"] is None else Status(row["status"]),
+            status=_STATUSES[row["status"]],
             exhausted=bool(row.get("exhausted")),
         )
         for row in rows
     ]
+
+
+_ANSWERS: Mapping[str, Answer] = {answer.value: answer for answer in Answer}
+_STATUSES: Mapping[str | None, Status | None] = {None: None} | {status.value: status for status in Status}
 
 
 def busy(writes: Sequence[Write]) -> Sequence[Written]:

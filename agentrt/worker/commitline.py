@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agentrt.core.journal import AssistantMessage
@@ -61,11 +61,11 @@ class Sending:
     asked: tuple[Asked, ...]
     write: Write
     unknown: bool = False
+    size: int = field(init=False)
+    """About how many bytes it has."""
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it has."""
-        return sum(asked.size for asked in self.asked)
+    def __post_init__(self) -> None:
+        self.size = sum([asked.size for asked in self.asked])
 
     @property
     def dedup_key(self) -> str:
@@ -116,11 +116,11 @@ class Line:
         """The write to send: the one to be repeated, else a new one from the next requests, of ``most_bytes`` unless
         the first of them has more by itself."""
         if self.sending is None:
-            asked = tuple(self._next(most_bytes))
+            asked = self._next(most_bytes)
             write = Write(
                 lease=self.holding.lease,
                 owner_writes=self.holding.owner_writes,
-                entries=tuple(entry for one in asked for entry in one.entries),
+                entries=tuple([entry for one in asked for entry in one.entries]),
                 ending=asked[0].ending,
                 planned_from=asked[0].planned_from,
             )
@@ -128,20 +128,22 @@ class Line:
         self.in_flight = True
         return self.sending
 
-    def _next(self, most_bytes: int) -> Iterator[Asked]:
+    def _next(self, most_bytes: int) -> tuple[Asked, ...]:
         """The first request, with the appends that follow it; a write holds at most one answer of a model."""
         first = self.waiting.popleft()
-        yield first
-        answers, size, merged = _answers(first), first.size, 1
-        while first.ending is None and self.merges and self.waiting and merged < _MOST_MERGED:
+        if first.ending is not None or not self.merges or not self.waiting:
+            return (first,)
+        merged = [first]
+        answers, size = _answers(first), first.size
+        while self.waiting and len(merged) < _MOST_MERGED:
             answers += _answers(self.waiting[0])
             size += self.waiting[0].size
             if self.waiting[0].ending is not None or answers > 1:
-                return
+                break
             if size > most_bytes:
-                return
-            merged += 1
-            yield self.waiting.popleft()
+                break
+            merged.append(self.waiting.popleft())
+        return tuple(merged)
 
     def finish(self, result: Written | Exception) -> None:
         """The write is answered: so are its requests, each with the seq of its own last entry."""

@@ -69,10 +69,11 @@ class Holding:
         """``write`` is committed."""
         self.owner_writes = write.owner_writes + 1
         self.ended = self.ended or write.ending is not None
-        fragile = self.fragile
-        self.progressed |= any(isinstance(entry.data, AssistantMessage | ToolResult) for entry in write.entries)
-        if fragile and self.progressed:
-            self.calmed()
+        if not self.progressed and any(isinstance(entry.data, _PROGRESS) for entry in write.entries):
+            fragile = self.fragile
+            self.progressed = True
+            if fragile:
+                self.calmed()
 
     def lose(self, reason: str, *, fenced: bool = False) -> bool:
         """Write nothing from now on, and stop the task. True for the first caller only."""
@@ -88,6 +89,7 @@ class Holding:
 
 
 FRAGILE_ATTEMPT = 3
+_PROGRESS = (AssistantMessage, ToolResult)
 
 
 def event_keys(holding: Holding) -> dict[str, Any]:
