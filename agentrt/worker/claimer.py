@@ -17,7 +17,7 @@ from agentrt.worker.pacing import Backoff, jittered, wait_for
 WITHHELD_SECONDS = 300.0
 """For how long an agent is not offered after a configuration error; then one session is tried."""
 
-_POLL_SECONDS_DEAF = 1.0
+_DEAF_POLL_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -117,6 +117,7 @@ class Claimer:
         self._clock = clock
         self._woken = asyncio.Event()
         self._hungry = True
+        self._poll_at = clock()
         self._stopping = asyncio.Event()
         self._claims = 0
         self.unanswered = False
@@ -159,16 +160,24 @@ class Claimer:
                     await wait_for(self._stopping, backoff.failed())
                     continue
                 backoff.succeeded()
+                self._looked()
                 if self._hungry:
                     continue
             await self._wait()
 
     async def _wait(self) -> None:
-        poll = (
-            self._settings.poll_seconds if self._listening() else min(_POLL_SECONDS_DEAF, self._settings.poll_seconds)
-        )
-        if not await wait_for(self._woken, jittered(poll)):
+        """Wait for a wake-up, or until the next poll is due: wake-ups for other reasons do not put it off."""
+        await wait_for(self._woken, self._poll_at - self._clock())
+        if self._clock() >= self._poll_at:
             self._hungry = True
+            self._looked()
+
+    def _looked(self) -> None:
+        """The next poll is due a whole interval from now."""
+        poll = (
+            self._settings.poll_seconds if self._listening() else min(_DEAF_POLL_SECONDS, self._settings.poll_seconds)
+        )
+        self._poll_at = self._clock() + jittered(poll)
 
     async def claim_next_session(self) -> int:
         """Claim one session, if there is one."""

@@ -59,6 +59,24 @@ async def test_a_wake_up_while_a_claim_that_finds_nothing_is_on_its_way_leads_to
     await running
 
 
+async def test_slots_that_come_free_all_the_time_put_off_no_poll(ground: Ground) -> None:
+    fleet = Fleet(ground, poll_seconds=0.05)
+
+    async def free_slots() -> None:
+        while True:
+            fleet.claimer.wake()
+            await asyncio.sleep(0)
+
+    freeing = asyncio.create_task(free_slots())
+    running = asyncio.create_task(fleet.claimer.run())
+    await ground.heard.wait_for(ClaimFinished)
+    unheard = await ground.create()
+    await ground.heard.until(lambda: fleet.holdings.get(unheard))
+    fleet.claimer.stop()
+    await running
+    freeing.cancel()
+
+
 async def test_a_worker_holds_at_most_one_fragile_session(ground: Ground) -> None:
     for _ in range(3):
         fragile = await ground.create()
