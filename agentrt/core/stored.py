@@ -95,10 +95,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """Answer to a claim. ``alive`` False: this worker was marked dead; silence means nothing then."""
+    """Answer to a claim. ``alive`` False: this worker was marked dead; silence means nothing then. ``whole`` False: a
+    part of the claim was not answered, and may have claimed more."""
 
     alive: bool
     sessions: tuple[Session, ...]
+    whole: bool = True
 
 
 class Answer(StrEnum):

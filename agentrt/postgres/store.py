@@ -86,7 +86,7 @@ class PostgresSessionStore:
         versions = tuple(offer.agents[agent] for agent in agents)
         queues = tuple(dict.fromkeys(offer.queues))
         seen = limit + (3 * limit + 32) // max(1, len(agents) * len(queues)) + 1
-        alive, more, sessions = True, True, list[Session]()
+        alive, more, whole, sessions = True, True, True, list[Session]()
         while more:
             free, fragile = limit - len(sessions), fragile_limit - sum(map(_is_fragile, sessions))
             try:
@@ -96,11 +96,12 @@ class PostgresSessionStore:
             except (AgentrtError, UnstorableBatch):
                 if not sessions:
                     raise
-                break  # those of the first look are ours
+                whole = False  # those of the first look are ours, and perhaps more
+                break
             sessions += [session_of(row) for row in rows if row["id"] is not None]
             alive, more = rows[0]["alive"], rows[0]["more"] and seen < _MOST_SEEN
             seen *= 8  # all of these are held by others: look further
-        return Claimed(alive=alive, sessions=tuple(sessions))
+        return Claimed(alive=alive, sessions=tuple(sessions), whole=whole)
 
     async def read(self, session_id: SessionId, after_seq: Seq) -> Sequence[Entry]:
         entries: list[Entry] = []

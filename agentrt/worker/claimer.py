@@ -199,6 +199,7 @@ class Claimer:
         try:
             fragile = 0 if self._holdings.fragile else 1
             claimed = await self._store.claim(self._worker_id, offer, limit=limit, fragile_limit=fragile)
+            self.unanswered |= not claimed.whole
             for session in claimed.sessions:
                 self._offering.begun(session.agent)
                 self._start(session)

@@ -341,5 +341,7 @@ async def test_what_was_claimed_stays_claimed_when_the_look_further_behind_fails
         await client.connection.execute(
             "select from agentrt.sessions where id = any($1) order by id for update", sessions[1:90]
         )
-        assert [held.id for held in await owner.claim(2)] == sessions[:1]
+        claimed = await owner.store.claim(owner.id, OFFER, limit=2, fragile_limit=1)
+    assert [session.id for session in claimed.sessions] == sessions[:1]
+    assert not claimed.whole, "the second look may have claimed more"
     assert len(calls) == 2

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentrt.core.events import AgentUnavailable, ClaimFailed, ClaimFinished
 from agentrt.core.journal import ToolStarted
-from agentrt.core.session import CallId
-from agentrt.ports import NewEntry
+from agentrt.core.session import CallId, WorkerId
+from agentrt.ports import Claimed, NewEntry, Offer
 from agentrt.worker.claimer import Offering
 from tests.worker.claims import Fleet, LosesClaims
 from tests.worker.ownership import Ground, result
@@ -121,6 +122,23 @@ async def test_a_failed_claim_is_told_and_tried_again(ground: Ground) -> None:
     await ground.heard.until(lambda: len(fleet.holdings) == 1)
     fleet.claimer.stop()
     await running
+
+
+class _HalfAnswered(LosesClaims):
+    """A further look of each claim is not answered."""
+
+    async def claim(self, worker_id: WorkerId, offer: Offer, *, limit: int, fragile_limit: int) -> Claimed:
+        claimed = await super().claim(worker_id, offer, limit=limit, fragile_limit=fragile_limit)
+        return replace(claimed, whole=False)
+
+
+async def test_what_a_claim_that_was_answered_in_part_may_have_brought_is_looked_for_at_the_end(ground: Ground) -> None:
+    """A worker that drains waits for it: else its next reap would charge a crash."""
+    await ground.create()
+    fleet = Fleet(ground, store=_HalfAnswered(ground.store, ground.heard.changed))
+    assert not fleet.claimer.unanswered
+    assert await fleet.claimer.claim_once(5) == 1
+    assert fleet.claimer.unanswered
 
 
 async def test_a_worker_that_was_declared_dead_does_not_take_silence_for_an_empty_queue(ground: Ground) -> None:
