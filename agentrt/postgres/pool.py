@@ -127,7 +127,11 @@ async def _connect(options: DatabaseOptions, role: Role, *, direct: bool) -> asy
         connection = await _open(url, options, {}, pooled=True)
         pooled = True
     if pooled:
-        await _check_pooled(connection, url)
+        try:
+            await _check_pooled(connection, url)
+        except BaseException:
+            connection.terminate()  # nobody else has it
+            raise
     return connection
 
 
@@ -161,7 +165,6 @@ async def _check_pooled(connection: asyncpg.Connection[asyncpg.Record], url: str
     with translated(url):
         found = await connection.fetchval("show synchronous_commit", timeout=CONNECT_SECONDS)
     if found == "off":
-        await close(connection)
         raise ConfigurationError(
             f"synchronous_commit is {found} behind the pooler at {location(url)}, where a connection cannot set it: "
             "run `alter role … set synchronous_commit = on` for the role that agentrt uses"

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -46,6 +47,22 @@ async def test_the_databases_defaults_do_not_decide_about_durability_and_limits(
         found.append(await opened.fetchval("show idle_in_transaction_session_timeout"))
         await close(opened)
         assert found == ["on", "read committed", "2s", "10s", "5s"]
+
+
+async def test_a_pooled_connection_that_does_not_tell_its_settings_is_closed(
+    options: DatabaseOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has it, so nobody else would close it: each try would leave one behind."""
+    opened = []
+
+    async def silent(self: asyncpg.Connection, *_: object, **__: object) -> None:
+        opened.append(self)
+        raise TimeoutError
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", silent)
+    with pytest.raises(DatabaseUnavailable):
+        await connect(replace(options, direct_url="postgresql://elsewhere/app"), Role.CLAIM)
+    assert [connection.is_closed() for connection in opened] == [True]
 
 
 @pytest.fixture
