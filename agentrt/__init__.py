@@ -1,9 +1,6 @@
 """Durable LLM agent sessions in Postgres."""
 
-from importlib import import_module as _import_module
-from importlib.metadata import version as _version
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # `typing` is imported by others, later: a signal may come while this is imported
 if TYPE_CHECKING:  # at run time each name is imported when it is first used, so that the command line starts fast
     from agentrt.agents import (
         Agent,
@@ -47,10 +44,14 @@ _PLACES = {
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return _version("agentrt")
+        from importlib.metadata import version
+
+        return version("agentrt")
     if name not in __all__:
         raise AttributeError(f"module 'agentrt' has no attribute {name!r}")
-    place = _import_module(_PLACES.get(name, "agentrt.agents"))
+    from importlib import import_module
+
+    place = import_module(_PLACES.get(name, "agentrt.agents"))
     value: object = place if name == "errors" else getattr(place, name)
     globals()[name] = value
     return value

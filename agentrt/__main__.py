@@ -1,6 +1,48 @@
-"""``python -m agentrt`` is the command ``agentrt``."""
+"""``python -m agentrt`` and the command ``agentrt``: light, since a signal may come before the rest is imported."""
 
-from agentrt.cli import main
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # the module `typing` is one of those that take their time
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Run the command line. Whatever is interrupted before, between or after its commands ends without a traceback."""
+    try:
+        import signal
+
+        at_rest = signal.getsignal(signal.SIGINT)  # ignored in the background of a shell, and then so it stays
+        if at_rest is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupted)
+        if sys.argv[1:2] == ["worker"] and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _drained)  # the worker sets its own as soon as it could hold a session
+        from agentrt.cli import main as run
+
+        try:
+            signal.signal(signal.SIGINT, at_rest)
+            run()
+        finally:
+            if at_rest is signal.default_int_handler:
+                signal.signal(signal.SIGINT, _interrupted)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+
+
+def _interrupted(*_: object) -> None:
+    """Nothing is open yet, or everything closed: leave at once, since an exception here would be a traceback."""
+    os._exit(INTERRUPTED)
+
+
+def _drained(*_: object) -> None:
+    """A worker that holds nothing yet is drained. As process 1 of a container it would be deaf to the signal."""
+    os._exit(0)
+
 
 if __name__ == "__main__":
     main()

@@ -326,6 +326,10 @@ def _import(source: str) -> ModuleType:
         raise AgentDefinitionError(f"{source}: {error}") from error
     except SyntaxError as error:
         raise AgentDefinitionError(f"{source}: {error.filename}, line {error.lineno}: {error.msg}") from error
+    except ModuleNotFoundError as error:
+        file = f"./{source.replace('.', '/')}.py"
+        hint = f"; a file is named with its .py: {file}" if error.name == source.partition(".")[0] else ""
+        raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {error}{hint}") from error
     except (Exception, SystemExit) as error:  # the user's module may do anything
         raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {error}") from error
 

@@ -1,13 +1,17 @@
 """How ``agentrt demo`` refuses, and how it ends before its time."""
 
+import io
 import subprocess
 import sys
 
 import psutil
 import pytest
+from rich.console import Console
 
 from agentrt import connect
 from agentrt.core.errors import ConfigurationError
+from agentrt.core.journal import Entry, SessionCompleted
+from agentrt.core.session import FencingToken, Seq
 from agentrt.demo.run import introduce
 from agentrt.demo.show import Show
 from tests.commandline import assert_one_sentence, environment, run
@@ -34,6 +38,26 @@ async def test_a_worker_that_ends_before_it_works_ends_the_demo_with_its_exit_co
     async with connect(database_url) as client:
         with pytest.raises(ConfigurationError, match="worker-1 has ended with exit code 7"):
             await introduce(client, {"worker-1": ended_process}, show=Show(quiet=True))
+
+
+def shown(entry: Entry, *, columns: int) -> list[str]:
+    show, file = Show(quiet=False), io.StringIO()
+    show._console = Console(file=file, width=columns, force_terminal=True, color_system=None, highlight=False)
+    show.entry(entry)
+    return file.getvalue().splitlines()
+
+
+def test_the_demos_lines_use_the_terminals_width():
+    text = "Audited 6 files with 2333 lines; 6 rows are in the report."
+    entry = Entry(seq=Seq(23), run=1, fencing_token=FencingToken(3), data=SessionCompleted(outcome={"text": text}))
+    first, second = shown(entry, columns=80)
+    assert first == "  23     3  client    session_completed  Audited 6 files with 2333 lines; 6 rows"
+    assert second.split() == ["are", "in", "the", "report."]
+    assert second.index("are") == first.index("Audited")
+    assert len(shown(entry, columns=120)) == 1
+    long = Entry(seq=Seq(23), run=1, data=SessionCompleted(outcome={"text": "word " * 100}))
+    assert [line[-1] for line in shown(long, columns=80)] == ["d", "…"]
+    assert max(map(len, shown(long, columns=80))) <= 80
 
 
 @pytest.mark.system

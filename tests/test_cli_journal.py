@@ -192,7 +192,8 @@ def test_plan_tells_what_a_takeover_would_do(database_url, tmp_path):
     fresh = json.loads(run("plan", session, "--json", url=database_url, agents=agents).out)
     assert (fresh["resume"]["kind"], fresh["next_step"]) == ("start", "AskModel")
     ended = run("sessions", "import", write(tmp_path / "j", *BEGUN, RESULT, ANSWER, END), url=database_url).out.strip()
-    assert "only write the end" in run("plan", ended, url=database_url, agents=agents).out
+    planned = run("plan", ended, url=database_url, agents=agents).out
+    assert planned == "it has ended (completed): no worker claims it before a message begins a new run\n"
 
 
 def test_plan_tells_which_calls_would_run_again_and_which_are_closed(database_url, tmp_path, psql):
@@ -203,11 +204,45 @@ def test_plan_tells_which_calls_would_run_again_and_which_are_closed(database_ur
     open_call = run("sessions", "import", write(tmp_path / "j", *BEGUN), url=database_url).out.strip()
     closed = json.loads(run("plan", open_call, "--json", url=database_url, agents=agents).out)
     assert [result["outcome"] for result in closed["resume"]["close"]] == ["interrupted"]
+    told = run("plan", open_call, url=database_url, agents=agents).out
+    assert "  answer call 000004000 (weather) as interrupted\n" in told
+    assert "(cancelled): this is what a worker would do after agentrt sessions retry" in told
     psql("alter table agentrt.sessions disable trigger all; alter table agentrt.journal disable trigger all;"
          f"delete from agentrt.journal where session_id = '{open_call}' and seq = 5")  # fmt: skip
     rerun = run("plan", open_call, url=database_url, agents=agents).out
-    assert "run     000004000  weather" in rerun
+    assert "  run call 000004000 (weather)\n" in rerun
     assert "then: run weather" in rerun
+
+
+def test_plan_of_a_session_that_runs_says_that_it_does_and_where(database_url, tmp_path, psql):
+    session = run("sessions", "create", "greeter", "hello", url=database_url).out.strip()
+    psql(
+        "insert into agentrt.workers (id, name, host, pid, version, agents, queues, slots, heartbeat_seconds, "
+        f"lease_expires_at) values ('{WORKER}', 'shop-7', 'h', 1, '0', '{{greeter}}', '{{default}}', 1, 2, "
+        "now() + interval '1 hour');"
+        "insert into agentrt.journal (session_id, seq, run, attempt, fencing_token, worker_id, type, data, created_at) "
+        f"values ('{session}', 3, 1, 1, 1, '{WORKER}', 'session_claimed', "
+        """'{"worker": "shop-7", "agent_version": "1"}', now() - interval '3 hours');"""
+        f"update agentrt.sessions set last_seq = 3, status = 'running', attempt = 1, lease_owner = '{WORKER}', "
+        "lease_acquired_at = now(), fencing_token = 1"
+    )
+    agents = write_agents(tmp_path)
+    told = run("plan", session, url=database_url, agents=agents).out
+    assert told.startswith("it runs now, on worker shop-7, claimed 3 h ago: this is what a successor would do"), told
+    as_json = json.loads(run("plan", session, "--json", url=database_url, agents=agents).out)
+    assert (as_json["status"], as_json["worker"]) == ("running", "shop-7")
+
+
+def test_plan_of_a_session_that_waits_says_for_what(database_url, tmp_path, psql):
+    later = run(
+        "sessions", "create", "greeter", "hello", "--ready-at", "2130-01-01T00:00Z", url=database_url
+    ).out.strip()
+    agents = write_agents(tmp_path)
+    assert "it is queued, to be claimed in " in run("plan", later, url=database_url, agents=agents).out
+    psql("update agentrt.sessions set status = 'suspended', "
+         """suspension = '{"reason": "budget", "message": "20 turns are used up"}'""")  # fmt: skip
+    told = run("plan", later, url=database_url, agents=agents).out
+    assert told.startswith("it is suspended (budget: 20 turns are used up): no worker claims it"), told
 
 
 def test_plan_without_the_agent_says_so(database_url):

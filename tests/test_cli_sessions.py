@@ -70,6 +70,13 @@ def test_create_passes_its_options_on(database_url, psql):
     assert row == 'q|7|search|a=b|acme|{"limits": {"turns": 3}}|2'
 
 
+def test_a_session_may_begin_at_a_time_and_under_an_id_of_ones_own(database_url, psql):
+    own = "0198c0de-0000-7000-8000-000000000001"
+    assert create(database_url, "--ready-at", "2130-01-31T09:00+01:00", "--id", own) == own
+    assert psql("select ready_at = '2130-01-31 08:00Z', due from agentrt.sessions") == "t|f"
+    assert "its time: not before 2130-01-31" in run("sessions", "list", url=database_url).out
+
+
 def test_json_output_is_one_document(database_url):
     created = json.loads(run("sessions", "create", "greeter", "hello", "--json", url=database_url).out)
     session = created["session_id"]
@@ -137,6 +144,21 @@ def test_a_cancelled_session_can_be_retried_and_archived(database_url):
     run("sessions", "cancel", session, url=database_url)
     assert run("sessions", "archive", session, url=database_url).out == "cancelled\n"
     assert_one_sentence(run("sessions", "send", session, "hi", url=database_url), code=1, names=("archived",))
+
+
+def test_entries_that_are_followed_from_the_middle_name_their_workers(database_url, psql):
+    session = create(database_url)
+    psql(
+        "insert into agentrt.workers (id, name, host, pid, version, agents, queues, slots, heartbeat_seconds, "
+        "lease_expires_at) values ('22222222-2222-2222-2222-222222222222', 'shop-7', 'h', 1, '0', '{greeter}', "
+        "'{default}', 1, 2, now() + interval '1 hour');"
+        "insert into agentrt.journal (session_id, seq, run, attempt, fencing_token, worker_id, type, data) "
+        f"values ('{session}', 3, 1, 1, 1, '22222222-2222-2222-2222-222222222222', 'assistant_message', "
+        """'{"content": [{"type": "text", "text": "hi"}], "seen_seq": 2, "model": "m"}');"""
+        "update agentrt.sessions set last_seq = 3, status = 'completed', outcome = '{}', finished_at = now()"
+    )
+    ran = run("sessions", "follow", session, "--after-seq", "2", url=database_url)
+    assert ran.out.split()[2:4] == ["shop-7", "assistant_message"], ran
 
 
 def suspend(psql, session: str, reason: str) -> None:
@@ -213,6 +235,11 @@ def test_an_id_that_is_no_uuid_is_wrong_use(database_url, command):
     assert_one_sentence(run("sessions", command, "42", url=database_url), code=2, names=("'42'", "UUID"))
 
 
+def test_what_waits_in_a_session_that_does_not_exist_is_not_nothing(database_url):
+    ran = run("sessions", "approvals", NOBODY, url=database_url)
+    assert_one_sentence(ran, code=1, names=(NOBODY, "agentrt sessions list"))
+
+
 @pytest.mark.parametrize("command", ["show", "follow", "cancel", "retry", "archive", "release", "resume"])
 def test_a_session_that_does_not_exist_is_named(database_url, command):
     assert_one_sentence(run("sessions", command, NOBODY, url=database_url), code=1, names=(NOBODY,))
@@ -245,8 +272,11 @@ def test_settings_bound_what_the_command_line_creates(database_url, psql):
         (("--config", "{"), "--config"),
         (("--config", "[1]"), "--config"),
         (("--label", "team"), "--label team"),
-        (("--priority", "99999"), "priority"),
-        (("--max-attempts", "0"), "max_attempts"),
+        (("--priority", "99999"), "--priority 99999"),
+        (("--max-attempts", "0"), "--max-attempts 0"),
+        (("--ready-at", "tomorrow"), "--ready-at tomorrow is not a time in ISO 8601"),
+        (("--ready-at", "2030-01-31T09:00"), "--ready-at 2030-01-31T09:00 is not a time with its zone"),
+        (("--id", "42"), "--id 42 is not a UUID"),
     ],
 )
 def test_an_option_that_cannot_be_taken_is_named(database_url, arguments, named):

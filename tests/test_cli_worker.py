@@ -41,6 +41,21 @@ def test_a_file_of_agents_that_does_not_exist_is_named():
     assert_one_sentence(run("worker", "--agents", "/no/such.py", url=NOWHERE), code=2, names=("/no/such.py",))
 
 
+@pytest.mark.parametrize(("name", "file"), [("nope", "./nope.py"), ("nope.more", "./nope/more.py")])
+def test_who_names_a_file_without_its_ending_is_told_how_files_are_named(tmp_path, monkeypatch, name, file):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nope").touch()
+    ran = run("worker", "--agents", name, url=NOWHERE)
+    assert_one_sentence(ran, code=2, names=("No module named 'nope'", f"a file is named with its .py: {file}"))
+
+
+def test_a_module_that_is_missing_inside_of_a_file_is_no_reason_to_speak_of_files(tmp_path):
+    agents = write_agents(tmp_path, "import nothing_of_this_name\n")
+    ran = run("worker", "--agents", agents, url=NOWHERE)
+    assert_one_sentence(ran, code=2, names=("nothing_of_this_name",))
+    assert "a file is named" not in ran.err
+
+
 def test_a_syntax_error_is_named_with_file_and_line(tmp_path):
     broken = write_agents(tmp_path, "x = 1\ndef broken(:\n", "broken.py")
     assert_one_sentence(run("worker", agents=broken, url=NOWHERE), code=2, names=(broken, "line 2"))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agentrt.cli.output import printable
 from tests.commandline import Ran, assert_one_sentence, run
 from tests.workerprocess import write_agents
 
@@ -15,9 +16,88 @@ def created(url: str, *arguments: str) -> str:
     return run("sessions", "create", "greeter", "hello", *arguments, url=url).out.strip()
 
 
+NOT_A_NUMBER = ["", "abc", "-1", "NaN", "1e3", "9" * 5_000, "\u0665", "1\x1b[2J", "\udcff"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "accepted"),
+    [
+        (("worker",), "--slots", "a whole number from 1 to 10,000"),
+        (("sessions", "list"), "--limit", "a whole number from 1 to 10,000"),
+        (("sessions", "approvals"), "--limit", "a whole number from 1 to 10,000"),
+        (("sessions", "follow", "x"), "--after-seq", "a whole number from 0 to"),
+        (("sessions", "cancel", "x"), "--run", "a whole number from 1 to"),
+        (("sessions", "retry", "x"), "--run", "a whole number from 1 to"),
+        (("sessions", "create", "a", "hi"), "--max-attempts", "a whole number from 1 to 1,000"),
+        (("sessions", "create", "a", "hi"), "--priority", "a whole number from -32,768 to 32,767"),
+        (("sessions", "list"), "--status", "one of queued, running, suspended, completed, failed, cancelled"),
+        (("sessions", "send", "x", "hi"), "--when-running", "one of steer, queue, interrupt, reject"),
+        (("sessions", "resume"), "--reason", "one of input, approval, external, blocked, budget"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_option_and_what_is_accepted(command, option, accepted):
+    """In one sentence, before the database is asked for."""
+    for value in NOT_A_NUMBER:
+        if (option, value) == ("--priority", "-1"):
+            continue
+        ran = run(*command, option, value)
+        shown = printable(value) if value and len(value) < 100 else repr(value[:100])
+        assert_one_sentence(ran, code=2, names=(f"{option} {shown}", f" is not {accepted}"))
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("sessions", "create", "a", "hi"), "--queue"),
+        (("sessions", "create", "a", "hi"), "--tenant"),
+        (("sessions", "create", "a", "hi"), "--dedup-key"),
+        (("sessions", "list"), "--agent"),
+        (("sessions", "send", "x", "hi"), "--request-id"),
+        (("sessions", "cancel", "x"), "--reason"),
+        (("sessions", "approve", "x"), "--reviewer"),
+        (("sessions", "reject", "x"), "--comment"),
+        (("worker",), "--queue"),
+        (("worker",), "--name"),
+        (("chat", "a"), "--queue"),
+    ],
+)
+def test_a_name_or_key_that_is_empty_or_no_text_is_refused(command, option):
+    assert_one_sentence(run(*command, option, ""), code=2, names=(f"{option} is empty",))
+    assert_one_sentence(run(*command, option, "caf\udce9"), code=2, names=(f"{option} caf", "text in UTF-8"))
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (("sesions",), ("No such command 'sesions'", "agentrt --help")),
+        (("sessions", "shwo"), ("No such command 'shwo'", "agentrt sessions --help")),
+        (("sessions", "list", "--lmit", "3"), ("--lmit", "agentrt sessions list --help")),
+        (("sessions", "create", "a"), ("message", "agentrt sessions create --help")),
+        (("sessions", "send", "x", "-1"), ("-1", "-- before a value", "agentrt sessions send --help")),
+        (("sessions", "list", "--limit"), ("--limit",)),
+        (("prune",), ("--older-than", "agentrt prune --help")),
+        (("prune", "--older-than", "soon"), ("--older-than 'soon'", "90d")),
+        (("prune", "--older-than", "9" * 40 + "d"), ("--older-than", "1,000 years")),
+        (("worker", "a"), ("(a)", "agentrt worker --help")),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_refused_with_where_to_read_on(line, names):
+    assert_one_sentence(run(*line), code=2, names=names)
+
+
+def test_a_question_that_nobody_answers_changes_nothing(database_url):
+    ran = run("prune", "--older-than", "90d", url=database_url)
+    assert (ran.code, ran.err) == (1, "\nerror: not confirmed: nothing was done\n")
+
+
+def test_an_empty_id_is_no_new_session(database_url):
+    ran = run("chat", "greeter", "--session", "", url=database_url, stdin="hello\n")
+    assert_one_sentence(ran, code=2, names=("''", "UUID"))
+
+
 def test_a_config_that_is_nested_too_deeply_is_refused(database_url):
     ran = run("sessions", "create", "greeter", "x", "--config", "[" * 100_000, url=database_url)
-    assert_one_sentence(ran, code=2, names=("--config is no JSON",))
+    assert_one_sentence(ran, code=2, names=("--config '[[[", "is no JSON"))
 
 
 @pytest.mark.parametrize("number", ["9" * 5_000, f"{'9' * 400}.0", "\u0665"])

@@ -8,26 +8,31 @@ from typing import Annotated, Any, Literal
 import typer
 
 from agentrt.cli.border import run
+from agentrt.cli.options import limit_option, read_message, text_option
 from agentrt.cli.output import print_json, print_table, relative
-from agentrt.cli.sessions import Json, MessageArgument, SessionArgument, app, database, print_status, read_message
+from agentrt.cli.sessions import Json, MessageArgument, SessionArgument, app, database, print_status
 from agentrt.core.session import Status
 
 ApprovalArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
-Reviewer = Annotated[str | None, typer.Option(help="Who decides; your user name when left out.")]
-Hash = Annotated[str | None, typer.Option(help="Hash of the arguments that you saw; refused if they are others.")]
+Reviewer = Annotated[str | None, text_option("--reviewer", "Who decides; your user name when left out.")]
+Hash = Annotated[
+    str | None, text_option("--arguments-hash", "Hash of the arguments that you saw; refused if they are others.")
+]
 
 
 @app.command()
 def approvals(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Only of this session.")] = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, oldest first.")] = 50,
+    limit: Annotated[int, limit_option("At most so many, oldest first.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List what waits for a decision, oldest first."""
 
     async def act() -> None:
         async with database() as client:
+            if session is not None:
+                await client.get(session)  # "nothing waits" is no answer about a session that is not there
             rows = await client.pending_approvals(session, limit=limit)
         if as_json:
             print_json([dict(row) for row in rows])
@@ -58,7 +63,7 @@ def approve(
     *,
     reviewer: Reviewer = None,
     arguments_hash: Hash = None,
-    comment: Annotated[str | None, typer.Option(help="Kept in the journal.")] = None,
+    comment: Annotated[str | None, text_option("--comment", "Kept in the journal.")] = None,
     as_json: Json = False,
 ) -> None:
     """Approve a tool call: it runs once, with exactly the reviewed arguments."""
@@ -71,7 +76,7 @@ def reject(
     *,
     reviewer: Reviewer = None,
     arguments_hash: Hash = None,
-    comment: Annotated[str | None, typer.Option(help="Why; the model reads it.")] = None,
+    comment: Annotated[str | None, text_option("--comment", "Why; the model reads it.")] = None,
     as_json: Json = False,
 ) -> None:
     """Reject a tool call."""

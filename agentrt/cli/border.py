@@ -6,28 +6,33 @@ import asyncio
 import errno
 import io
 import os
+import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
 import typer
 
 from agentrt.cli.output import printable
-from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgument, SchemaMismatch
+from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgument, NotFound, SchemaMismatch
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
 _ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
+_WHERE_TO_LOOK = " (`agentrt sessions list`, `sessions show` and `sessions approvals` tell what there is)"
+
 T = TypeVar("T")
 
+_Usage: type[Exception] = typer.BadParameter.__mro__[2]  # of all that is wrong with a line; typer does not export it
 
-def border(command: Callable[[], Any]) -> NoReturn:
+
+def border(command: typer.Typer) -> NoReturn:
     """Run the command line and end the process."""
-    _prepare_streams()
     try:
-        command()
+        _prepare_streams()
+        code = command(standalone_mode=False)
         sys.stdout.flush()
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # the frameworks below make it a failure
@@ -35,9 +40,17 @@ def border(command: Callable[[], Any]) -> NoReturn:
             sys.exit(DONE)
         raise
     except AgentrtError as error:
-        complain(str(error))
+        complain(f"{error}{_WHERE_TO_LOOK}" if isinstance(error, NotFound) else str(error))
         _hint(error)
         sys.exit(_code(error))
+    except _Usage as error:
+        _wrong_use(error)
+        sys.exit(WRONG_USE)
+    except typer.Abort as no:  # the answer to a question was "no", or there was none
+        if no.__context__ is not None:
+            typer.echo(err=True)  # the cursor stands behind the question
+        complain("not confirmed: nothing was done")
+        sys.exit(INTERRUPTED if isinstance(no.__context__, KeyboardInterrupt) else FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `| head` has seen enough
@@ -55,7 +68,20 @@ def border(command: Callable[[], Any]) -> NoReturn:
             "AGENTRT_LOG_LEVEL=debug and report what it prints"
         )
         sys.exit(FAILED)
-    sys.exit(DONE)
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _wrong_use(error: Any) -> None:
+    """What is wrong with the line as it was typed, and where to read on."""
+    text, context = str(error.format_message()), error.ctx
+    if "\n" in text.strip() or not text.strip():  # no command was named: this is the help
+        typer.echo(text, nl=not text.endswith("\n"), err=True)
+    elif context is None:
+        complain(text)
+    else:
+        if hasattr(error, "option_name") and re.search(r": ['\"]?-[^-]", text):
+            text += " (write -- before a value that begins with a dash)"
+        complain(f"{text}{'' if text.endswith(('.', '?')) else '.'} See {context.command_path} --help.")
 
 
 def _prepare_streams() -> None:

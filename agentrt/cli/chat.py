@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import io
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentrt.cli.border import DONE, FAILED, complain
+from agentrt.cli.lines import Lines
+from agentrt.cli.options import text_option
 from agentrt.cli.output import one_line, printable
 from agentrt.cli.sessions import create_warning, database, idle
 from agentrt.core.errors import ClientError
@@ -27,11 +28,9 @@ def chat(
     agent: Annotated[str, typer.Argument(help="The agent's name.")],
     *,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this session.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Queue of a new session.")] = None,
+    queue: Annotated[str | None, text_option("--queue", "Queue of a new session.")] = None,
 ) -> None:
-    """Talk to an agent. Ctrl-C cancels what it is doing; Ctrl-D ends the chat, not the session."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # a wrong byte is visible in the line, and no end of the chat
+    """Talk to an agent. Ctrl-C cancels what it is doing; Ctrl-D ends the chat at any time, not the session."""
     with asyncio.Runner() as runner:
         client = runner.run(_connect())
         try:
@@ -53,39 +52,73 @@ class _Chat:
         self._client = client
         self._agent = agent
         self._queue = queue
+        self._lines = Lines()
         self._seen = 0
         self._session_id: SessionId | None = None
+        self._left = False
 
     def run(self, session: str | None) -> int:
         """Until the input ends. Exit code 1 if the last run failed."""
-        head = self._runner.run(self._client.get(session)) if session else None
-        if head is not None:
-            self._seen, self._session_id = head.last_seq, head.id
-        while (message := self._ask("you> ")) is not None:
-            if not message.strip():
-                continue
-            head = self._turn(head, message)
-        if head is None:
-            return DONE
-        typer.echo(f"session {head.id}: go on with agentrt chat {self._agent} --session {head.id}", err=True)
-        return FAILED if head.status == Status.FAILED else DONE
-
-    def _ask(self, prompt: str) -> str | None:
-        if sys.stdin.isatty():
-            sys.stdout.write(typer.style(prompt, fg="green", bold=True))
-            sys.stdout.flush()
+        head = None
         try:
-            line = sys.stdin.readline()
-        except KeyboardInterrupt:
-            line = ""
-        if not line:
+            if session is not None:
+                head = self._come_back(session)
+            while not self._left and (message := self._message()) is not None:
+                if message.strip():
+                    head = self._turn(head, message)
+        finally:
+            self._tell_the_way_back(head)
+        return FAILED if head is not None and head.status == Status.FAILED else DONE
+
+    def _tell_the_way_back(self, head: Session | None) -> None:
+        if self._lines.kept:
+            complain(f"not sent: {one_line(self._lines.kept)}")
+        if self._session_id is not None:
+            goes_on = (self._left and head is None) or (head is not None and not idle(head))
+            state = " goes on" if goes_on else ""
+            way = f"agentrt chat {self._agent} --session {self._session_id}"
+            typer.echo(f"session {self._session_id}{state}: come back with {way}", err=True)
+
+    def _message(self) -> str | None:
+        try:
+            return self._ask("you> ")
+        except KeyboardInterrupt:  # nothing is on that could be cancelled
             typer.echo()
             return None
-        return line.rstrip("\n")
 
-    def _turn(self, head: Session | None, message: str) -> Session | None:
+    def _ask(self, prompt: str) -> str | None:
+        if self._lines.interactive:
+            sys.stdout.write(typer.style(prompt, fg="green", bold=True))
+            sys.stdout.flush()
+        line = self._lines.next()
+        if line is None:
+            typer.echo()
+        return line
+
+    def _come_back(self, session: str) -> Session | None:
+        """To a terminal with what was said since the last message; what goes on is waited for."""
+        head = self._runner.run(self._client.get(session))
+        self._session_id, self._seen, self._agent = head.id, head.last_seq, head.agent
+        if not self._lines.interactive:
+            return head
+        self._seen = self._runner.run(self._last_message(head.id))
+        return self._turn(head, None)
+
+    async def _last_message(self, session_id: SessionId) -> int:
+        from agentrt.core.journal import UserMessage
+
+        said = 0
+        async for entry in self._client.read(session_id):
+            if isinstance(entry.data, UserMessage):
+                said = entry.seq
+        return said
+
+    def _turn(self, head: Session | None, message: str | None) -> Session | None:
+        """Send the message, if there is one, and wait for what comes of it; None if the chat was left meanwhile."""
         try:
-            return self._wait(self._runner.run(self._send(message)))
+            if message is not None:
+                self._runner.run(self._send(message))
+            return self._wait()
         except KeyboardInterrupt:
             if self._session_id is None:
                 raise
@@ -94,21 +127,39 @@ class _Chat:
             complain(str(error))
             return head if self._session_id is None else self._runner.run(self._client.get(self._session_id))
 
-    async def _send(self, message: str) -> SessionId:
+    async def _send(self, message: str) -> None:
         if self._session_id is not None:
             await self._client.send(self._session_id, message)
-            return self._session_id
-        session_id = self._session_id = await self._client.create(self._agent, message, queue=self._queue)
-        typer.echo(typer.style(f"session {session_id}", dim=True), err=True)
+            return
+        self._session_id = await self._client.create(self._agent, message, queue=self._queue)
+        typer.echo(typer.style(f"session {self._session_id}", dim=True), err=True)
         if await create_warning(self._client, self._agent, self._queue or "default"):
-            typer.echo("Ctrl-C gives up waiting and cancels the session; then Ctrl-D ends the chat.", err=True)
-        return session_id
+            typer.echo(
+                "Ctrl-C gives up waiting and cancels the session; Ctrl-D leaves, and the session waits.", err=True
+            )
 
-    def _wait(self, session_id: SessionId) -> Session:
-        while True:
-            head = self._runner.run(self._follow(session_id))
+    def _wait(self) -> Session | None:
+        while self._session_id is not None:
+            head = self._runner.run(self._until_left(self._session_id))
+            if head is None:
+                self._left = True
+                typer.echo()
+                return None
             if head.status != Status.SUSPENDED or not self._decide(head):
                 return head
+        return None
+
+    async def _until_left(self, session_id: SessionId) -> Session | None:
+        """Follow to where nothing happens any more; None if the person does not wait for that."""
+        loop, until = asyncio.get_running_loop(), asyncio.timeout(None)
+        try:
+            async with until:
+                with self._lines.watched(ended=lambda: until.reschedule(loop.time())):
+                    return await self._follow(session_id)
+        except TimeoutError:
+            if not until.expired():
+                raise
+            return None
 
     async def _follow(self, session_id: SessionId) -> Session:
         stream = self._client.follow(session_id, after_seq=self._seen)
@@ -128,15 +179,17 @@ class _Chat:
             await stream.aclose()
 
     def _cancel(self, session_id: SessionId) -> Session:
-        async def cancel() -> Session:
-            head = await self._client.get(session_id)
-            if not head.status.terminal:
+        async def cancel() -> tuple[Session, bool]:
+            try:
                 await self._client.cancel(session_id, reason="interrupted in the chat")
-            return await self._client.get(session_id)
+            except ClientError:  # it has ended meanwhile
+                return await self._client.get(session_id), False
+            return await self._client.get(session_id), True
 
-        head = self._runner.run(cancel())
-        self._seen = head.last_seq
-        typer.echo(typer.style("\ncancelled", fg="yellow"))
+        head, cancelled = self._runner.run(cancel())
+        if cancelled:
+            self._seen = head.last_seq
+        typer.echo(typer.style("\ncancelled" if cancelled else "\nit has ended already", fg="yellow"))
         return head
 
     def _decide(self, head: Session) -> bool:
@@ -146,6 +199,7 @@ class _Chat:
             call = f"{one_line(row['tool'])}({one_line(row['arguments'])})"
             said = self._ask(f"approve {call}? [y/N] ")
             if said is None:
+                self._left = True
                 return False
             decision: Literal["approved", "rejected"] = (
                 "approved" if said.strip().lower() in ("y", "yes") else "rejected"

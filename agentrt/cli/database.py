@@ -82,6 +82,7 @@ async def _reach() -> None:
 
 
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_MOST_SECONDS = 1_000 * 365 * 86_400
 
 
 def parse_duration(text: str) -> float:
@@ -92,5 +93,10 @@ def parse_duration(text: str) -> float:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
     if match is None or match[2] not in _UNITS:
-        raise InvalidArgument(f"{text!r:.50} is no length of time: write it as 90d, 12h, 30min or 45s")
-    return float(match[1]) * _UNITS[match[2]]
+        raise InvalidArgument(f"--older-than {text!r:.50} is no length of time: write it as 90d, 12h, 30min or 45s")
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds > _MOST_SECONDS:
+        raise InvalidArgument(
+            f"--older-than {text!r:.50} is longer than 1,000 years: write it as 90d, 12h, 30min or 45s"
+        )
+    return seconds

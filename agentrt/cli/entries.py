@@ -53,10 +53,14 @@ def as_json(entry: Entry) -> dict[str, Any]:
 
 
 class EntryLines:
-    """Makes lines of one session's entries; remembers the names of the workers that claimed it."""
+    """Makes lines of one session's entries; remembers the names of the workers that claimed it.
 
-    def __init__(self) -> None:
-        self._workers: dict[object, str] = {None: "client"}
+    Args:
+        workers: Names that are known before, by worker id.
+    """
+
+    def __init__(self, workers: Mapping[Any, str] | None = None) -> None:
+        self._workers: dict[object, str] = {**(workers or {}), None: "client"}
 
     def line(self, entry: Entry) -> tuple[str, str]:
         """The line and its style."""

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentrt.cli.border import DONE, FAILED, run, warn
-from agentrt.cli.output import print_json, printable
+from agentrt.cli.output import print_json, printable, relative
 from agentrt.cli.sessions import Json, SessionArgument, database
 from agentrt.core.errors import InvalidArgument
+from agentrt.core.session import Status
 
 if TYPE_CHECKING:
     from agentrt.core.budget import Limits
     from agentrt.core.journal import Entry
     from agentrt.core.plan import Step, ToolTraits
     from agentrt.core.resume import ResumePlan
-    from agentrt.core.session import Session
+    from agentrt.core.session import Completed, Failed, Session
 
 FORMAT = "agentrt_journal"
 
@@ -39,23 +40,63 @@ def plan(session: SessionArgument, *, as_json: Json = False) -> None:
 
     Tools are those of the agent as AGENTRT_AGENTS has it here; without it, each counts as undeclared.
     """
-    head, entries = run(_read(session))
+    head, entries, worker = run(_read_with_worker(session))
     resume, step = _planned(head, entries)
     if as_json:
-        print_json({"resume": resume, "next_step": type(step).__name__, "details": step})
+        state = {"status": head.status, "worker": worker}
+        print_json({**state, "resume": resume, "next_step": type(step).__name__, "details": step})
         return
-    typer.echo(f"a claim now would {_KINDS[resume.kind]}")
+    typer.echo(printable(_state(head, entries, worker)))
+    if head.status == Status.COMPLETED:
+        return
+    typer.echo(f"a claim would {_KINDS[resume.kind]}")
     for result in resume.close:
-        typer.echo(f"  close   {result.call_id}  {result.tool}: {result.outcome}")
+        typer.echo(printable(f"  answer call {_named(result.call_id, result.tool)} as {result.outcome}"))
     for call in resume.reconcile:
-        typer.echo(f"  ask     {call.call.call_id}  {call.call.tool}: its tool knows what became of it")
+        typer.echo(printable(f"  ask the tool what became of call {_named(call.call.call_id, call.call.tool)}"))
     for call in resume.rerun:
-        again = "run again" if call.started or call.orphaned else "run"
-        typer.echo(f"  {again:<7} {call.call.call_id}  {call.call.tool}")
+        again = " again" if call.started or call.orphaned else ""
+        typer.echo(printable(f"  run call {_named(call.call.call_id, call.call.tool)}{again}"))
     typer.echo(f"then: {printable(_in_words(step))}")
 
 
-_KINDS = {"start": "start", "continue": "continue", "already_complete": "only write the end"}
+_KINDS = {"start": "start the run", "continue": "continue the run", "already_complete": "only write the end"}
+
+
+def _named(call_id: str, tool: str) -> str:
+    return f"{call_id} ({tool})"
+
+
+async def _read_with_worker(session: str) -> tuple[Session, list[Entry], str | None]:
+    """The session, and the name of the worker that it runs on now."""
+    async with database() as client:
+        head = await client.get(session)
+        entries = [entry async for entry in client.read(session)]
+        names = {row.id: row.name for row in await client.workers()} if head.lease_owner else {}
+    owner = head.lease_owner
+    return head, entries, None if owner is None else names.get(owner, str(owner))
+
+
+def _state(head: Session, entries: Sequence[Entry], worker: str | None) -> str:
+    """How the session stands, so that nobody takes the plan for what is being done."""
+    from agentrt.core.journal import SessionClaimed
+
+    match head.status:
+        case Status.RUNNING:
+            claims = [entry.created_at for entry in entries if isinstance(entry.data, SessionClaimed)]
+            since = f", claimed {relative(claims[-1])}" if claims else ""
+            return f"it runs now, on worker {worker}{since}: this is what a successor would do if that worker died now"
+        case Status.QUEUED:
+            wait = relative(head.ready_at)
+            return f"it is queued, to be claimed {f'{wait} at the earliest' if wait.startswith('in ') else 'now'}"
+        case Status.SUSPENDED:
+            suspension = head.suspension or {}
+            why = f"{suspension.get('reason')}: {suspension.get('message') or 'waits for a message'}"
+            return f"it is suspended ({why}): no worker claims it before that is over"
+        case Status.COMPLETED:
+            return "it has ended (completed): no worker claims it before a message begins a new run"
+        case Status.FAILED | Status.CANCELLED:
+            return f"it has ended ({head.status}): this is what a worker would do after agentrt sessions retry"
 
 
 def _planned(head: Session, entries: Sequence[Entry]) -> tuple[ResumePlan, Step]:
@@ -104,13 +145,21 @@ def _in_words(step: Step) -> str:
         case RunTools(calls=calls, reconcile=reconcile):
             return f"run {', '.join(call.call.tool for call in (*calls, *reconcile))}"
         case CloseCalls(results=results):
-            return f"close {', '.join(result.call_id for result in results)}"
+            return f"answer {', '.join(f'call {_named(each.call_id, each.tool)}' for each in results)}"
         case AskApproval(calls=calls):
             return f"ask a person about {', '.join(call.call.tool for call in calls)}"
         case Wait(reason=reason, message=message):
             return f"suspend ({reason}): {message}"
-        case Finish(outcome=outcome):
-            return f"finish: {outcome}"
+        case Finish(outcome=end):
+            return _in_words_of_end(end)
+
+
+def _in_words_of_end(end: Completed | Failed) -> str:
+    from agentrt.core.session import Failed
+
+    return (
+        f"fail ({end.code}): {end.message}" if isinstance(end, Failed) else f"complete: {end.outcome.get('text', '')}"
+    )
 
 
 # --- lint -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from uuid import UUID
 import typer
 
 from agentrt.cli.border import DONE, FAILED, complain, run
+from agentrt.cli.options import one_of, run_option, text_option
 from agentrt.cli.output import print_json
 from agentrt.cli.sessions import Json, SessionArgument, app, database, print_status
 from agentrt.core.errors import ClientError, InvalidArgument
@@ -23,9 +24,14 @@ def resume(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
     *,
     reason: Annotated[
-        SuspendReason | None, typer.Option(help="Instead of one session: all that wait for this reason.")
+        SuspendReason | None,
+        typer.Option(
+            parser=one_of("--reason", SuspendReason),
+            metavar="REASON",
+            help=f"Instead of one session: all that wait for this reason ({', '.join(SuspendReason)}).",
+        ),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="With --reason: only of this agent.")] = None,
+    agent: Annotated[str | None, text_option("--agent", "With --reason: only of this agent.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Although approvals are open; they become obsolete.")] = False,
     limit: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="New limit: turns, tokens, cost, running_seconds.")
@@ -91,7 +97,7 @@ def _limits(given: list[str] | None) -> dict[str, Any] | None:
 def retry(
     session: SessionArgument,
     *,
-    run_number: Annotated[int | None, typer.Option("--run", min=1, help="Only if this was the run.")] = None,
+    run_number: Annotated[int | None, run_option("Only if this was the run.")] = None,
     as_json: Json = False,
 ) -> None:
     """Start a new run of a failed or cancelled session, without a new message."""
@@ -118,7 +124,7 @@ def archive(session: SessionArgument, *, as_json: Json = False) -> None:
 def release(
     session: SessionArgument,
     *,
-    reason: Annotated[str | None, typer.Option(help="Kept in the journal.")] = None,
+    reason: Annotated[str | None, text_option("--reason", "Kept in the journal.")] = None,
     as_json: Json = False,
 ) -> None:
     """Take a running session from its worker and queue it again; costs no attempt."""

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Mapping
 from contextlib import aclosing
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
 from agentrt.cli.border import DONE, FAILED, run, warn
+from agentrt.cli.options import (
+    config_of,
+    labels,
+    limit_option,
+    moment,
+    one_of,
+    read_message,
+    run_option,
+    setting,
+    text_option,
+    uuid,
+    whole,
+)  # fmt: skip
 from agentrt.cli.output import print_facts, print_json, print_table, printable, relative
-from agentrt.core.errors import InvalidArgument
 from agentrt.core.session import Status
 
 if TYPE_CHECKING:
     from agentrt.app import Connecting
     from agentrt.client import Client
     from agentrt.core.journal import Entry
-    from agentrt.core.session import Session, SessionId
+    from agentrt.core.session import Session, SessionId, WorkerId
 
 app = typer.Typer(help="Create sessions, talk to them, look at them.", no_args_is_help=True)
 
@@ -60,13 +73,34 @@ def create(
     agent: Annotated[str, typer.Argument(help="The agent's name.")],
     message: MessageArgument,
     *,
-    queue: Annotated[str | None, typer.Option(help="Queue; 'default' when left out.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher is claimed first.")] = None,
+    queue: Annotated[str | None, text_option("--queue", "Queue; 'default' when left out.")] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole("--priority", -32_768, 32_767),
+            metavar="NUMBER",
+            help="Higher is claimed first; 0 when left out.",
+        ),
+    ] = None,
+    ready_at: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=moment("--ready-at"), metavar="TIME", help="Not claimed before this time: 2030-01-31T09:00+01:00."
+        ),
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label; may be repeated.")] = None,
     config: Annotated[str | None, typer.Option(metavar="JSON", help="Keys limits, model, instructions.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Tenant.")] = None,
-    dedup_key: Annotated[str | None, typer.Option(help="The same key again gives the same session.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="Crashes in a row after which a run fails.")] = None,
+    tenant: Annotated[str | None, text_option("--tenant", "Tenant.")] = None,
+    dedup_key: Annotated[str | None, text_option("--dedup-key", "The same key again gives the same session.")] = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole("--max-attempts", 1, 1_000), metavar="NUMBER", help="Crashes in a row after which a run fails."
+        ),
+    ] = None,
+    session_id: Annotated[
+        UUID | None, typer.Option("--id", parser=uuid("--id"), metavar="UUID", help="The session's id, not a new one.")
+    ] = None,
     follow: Follow = False,
     as_json: Json = False,
 ) -> None:
@@ -74,22 +108,24 @@ def create(
     options: dict[str, Any] = {
         "queue": queue,
         "priority": priority,
-        "labels": _labels(label),
-        "config": _config(config),
+        "ready_at": ready_at,
+        "labels": labels(label),
+        "config": config_of(config),
         "tenant": tenant,
         "dedup_key": dedup_key,
-        "max_attempts": _setting("max_attempts") if max_attempts is None else max_attempts,
+        "max_attempts": setting("max_attempts") if max_attempts is None else max_attempts,
+        "id": session_id,
     }
 
     async def act() -> int:
         async with database() as client:
-            session_id = await client.create(agent, read_message(message), **options)
+            created = await client.create(agent, read_message(message), **options)
             await create_warning(client, agent, queue or "default")
             if as_json:
-                print_json({"session_id": session_id}, indent=None)
+                print_json({"session_id": created}, indent=None)
             else:
-                typer.echo(str(session_id))
-            return await _follow(client, session_id, after_seq=0, as_json=as_json) if follow else DONE
+                typer.echo(str(created))
+            return await _follow(client, created, after_seq=0, as_json=as_json) if follow else DONE
 
     raise typer.Exit(run(act()))
 
@@ -97,12 +133,17 @@ def create(
 @app.command("list")
 def list_sessions(
     *,
-    status: Annotated[Status | None, typer.Option(help="Only in this status.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only in this queue.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    status: Annotated[
+        Status | None,
+        typer.Option(
+            parser=one_of("--status", Status), metavar="STATUS", help=f"Only in this status: {', '.join(Status)}."
+        ),
+    ] = None,
+    agent: Annotated[str | None, text_option("--agent", "Only of this agent.")] = None,
+    queue: Annotated[str | None, text_option("--queue", "Only in this queue.")] = None,
+    tenant: Annotated[str | None, text_option("--tenant", "Only of this tenant.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only with this label.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, limit_option("At most so many, newest first.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List sessions, newest first."""
@@ -110,7 +151,7 @@ def list_sessions(
     async def act() -> None:
         async with database() as client:
             rows = await client.list(
-                status=status, agent=agent, queue=queue, tenant=tenant, labels=_labels(label), limit=limit
+                status=status, agent=agent, queue=queue, tenant=tenant, labels=labels(label), limit=limit
             )
         if as_json:
             print_json([dict(row) for row in rows])
@@ -154,7 +195,10 @@ def show(session: SessionArgument, *, as_json: Json = False) -> None:
 def follow(
     session: SessionArgument,
     *,
-    after_seq: Annotated[int, typer.Option(min=0, help="Only entries behind this seq.")] = 0,
+    after_seq: Annotated[
+        int,
+        typer.Option(parser=whole("--after-seq", 0, 2**63 - 1), metavar="SEQ", help="Only entries behind this seq."),
+    ] = 0,
     stay: Annotated[bool, typer.Option("--stay", help="Go on after the run has ended.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -177,8 +221,15 @@ def send(
     session: SessionArgument,
     message: MessageArgument,
     *,
-    when_running: Annotated[WhenRunning | None, typer.Option(help="If a run is on; steer when left out.")] = None,
-    request_id: Annotated[str | None, typer.Option(help="The same id again sends nothing.")] = None,
+    when_running: Annotated[
+        WhenRunning | None,
+        typer.Option(
+            parser=one_of("--when-running", WhenRunning),
+            metavar="HOW",
+            help=f"If a run is on: {', '.join(WhenRunning)}; steer when left out.",
+        ),
+    ] = None,
+    request_id: Annotated[str | None, text_option("--request-id", "The same id again sends nothing.")] = None,
     follow: Follow = False,
     as_json: Json = False,
 ) -> None:
@@ -202,8 +253,8 @@ def send(
 def cancel(
     session: SessionArgument,
     *,
-    reason: Annotated[str | None, typer.Option(help="Kept in the journal.")] = None,
-    run_number: Annotated[int | None, typer.Option("--run", min=1, help="Only if this run is on.")] = None,
+    reason: Annotated[str | None, text_option("--reason", "Kept in the journal.")] = None,
+    run_number: Annotated[int | None, run_option("Only if this run is on.")] = None,
     as_json: Json = False,
 ) -> None:
     """Cancel a session at once."""
@@ -223,63 +274,7 @@ def print_status(status: Status, session: str, *, as_json: bool) -> None:
         typer.echo(str(status))
 
 
-# --- what people type -----------------------------------------------------------------------------------------------
-
-
-def read_message(given: str) -> str:
-    """What was typed, or standard input for ``-``.
-
-    Raises:
-        InvalidArgument: it has more bytes than AGENTRT_MESSAGE_MAX_BYTES, or is no text.
-    """
-    message = _standard_input() if given == "-" else given
-    size, most = len(message.encode("utf-8", "surrogatepass")), _setting("message_max_bytes")
-    if most is not None and size > most:
-        raise InvalidArgument(
-            f"the message has {size} bytes, AGENTRT_MESSAGE_MAX_BYTES is {most}: store it elsewhere and send a link"
-        )
-    return message
-
-
-def _standard_input() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(
-            f"standard input is no text in {error.encoding}: {error.reason} at {error.start}"
-        ) from None
-
-
-def _setting(name: str) -> int | None:
-    """A setting that somebody has set; the database has the same defaults."""
-    from agentrt.settings import Settings
-
-    settings = Settings()
-    return getattr(settings, name) if name in settings.model_fields_set else None
-
-
-def _labels(given: list[str] | None) -> dict[str, str] | None:
-    if not given:
-        return None
-    labels = {}
-    for pair in given:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise InvalidArgument(f"--label {pair} has no KEY=VALUE form; write it as --label team=search")
-        labels[key] = value
-    return labels
-
-
-def _config(given: str | None) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    try:
-        config = json.loads(given)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"--config is no JSON: {error}; write it as --config '{{\"limits\": {{…}}}}'") from None
-    if not isinstance(config, dict):
-        raise InvalidArgument(f"--config {given:.100} is no JSON object")
-    return config
+# --- who is there ----------------------------------------------------------------------------------------------------
 
 
 async def create_warning(client: Client, agent: str, queue: str) -> bool:
@@ -330,7 +325,7 @@ def _facts(head: Session) -> dict[str, object]:
     }
 
 
-def _printer(*, as_json: bool) -> Any:
+def _printer(*, as_json: bool, workers: Mapping[WorkerId, str] | None = None) -> Any:
     from agentrt.cli import entries
 
     if as_json:
@@ -340,7 +335,7 @@ def _printer(*, as_json: bool) -> Any:
     from rich.text import Text
 
     console = Console(highlight=False)
-    lines = entries.EntryLines()
+    lines = entries.EntryLines(workers)
 
     def show_entry(entry: Entry) -> None:
         text, style = lines.line(entry)
@@ -355,7 +350,9 @@ def _printer(*, as_json: bool) -> Any:
 async def _follow(client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool = False) -> int:
     from agentrt.core.journal import TERMINAL, SessionSuspended
 
-    show_entry = _printer(as_json=as_json)
+    # Behind the claim, entries do not name their worker.
+    workers = {row.id: row.name for row in await client.workers()} if after_seq and not as_json else {}
+    show_entry = _printer(as_json=as_json, workers=workers)
     head = await client.get(session_id)
     if head.last_seq <= after_seq and idle(head) and not stay:
         return _exit_code(head)

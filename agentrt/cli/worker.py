@@ -6,15 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
+from agentrt.cli.options import text, text_option, whole
+
 
 def worker(
     *,
     agents: Annotated[
         list[str] | None, typer.Option("--agents", "-a", metavar="MODULE|FILE", help="AGENTRT_AGENTS; may be repeated.")
     ] = None,
-    queue: Annotated[list[str] | None, typer.Option("--queue", "-q", help="AGENTRT_QUEUES; may be repeated.")] = None,
-    slots: Annotated[int | None, typer.Option(help="AGENTRT_SLOTS: sessions at once.")] = None,
-    name: Annotated[str | None, typer.Option(help="AGENTRT_WORKER_NAME: for people.")] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", "-q", parser=text("--queue"), metavar="NAME", help="AGENTRT_QUEUES; may be repeated."),
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(parser=whole("--slots", 1, 10_000), metavar="NUMBER", help="AGENTRT_SLOTS: sessions at once."),
+    ] = None,
+    name: Annotated[str | None, text_option("--name", "AGENTRT_WORKER_NAME: for people.")] = None,
 ) -> None:
     """Run sessions until SIGTERM or Ctrl-C, which drains; a second one cuts the drain short."""
     from agentrt.app import run_worker

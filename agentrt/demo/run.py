@@ -146,6 +146,7 @@ async def _course(
             labels={"folder": str(folder), "markers": str(markers)},
         )
         show.say(f"Session {session_id}\n")
+        show.heading()
         await _watch(client, session_id, workers, markers, show=show, seen=seen, summary=summary)
         await _check(client, Report(url), session_id, seen=seen, summary=summary)
     return summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -43,15 +43,31 @@ class Show:
         """Learn the workers' names."""
         self._names.update(names)
 
+    def heading(self) -> None:
+        """Names of the columns of what follows."""
+        self._console.print(f"{'seq':>4} {'token':>5}  {'by':<8}  {'entry':<17}", style="dim", highlight=False)
+
     def entry(self, entry: Entry) -> None:
-        """One line: seq, token, worker, type, and what is worth seeing of it."""
+        """Seq, token, worker, type, and what is worth seeing of it; on a terminal in two lines at most."""
         worker = "client" if entry.worker_id is None else self._names.get(entry.worker_id, "?")
         colour = self._colours.setdefault(worker, _COLOURS[len(self._colours) % len(_COLOURS)])
-        line = Line(f"{entry.seq:>4}  token {entry.fencing_token}  ")
-        line.append(f"{worker:<9}", style=colour).append(f"  {entry.data.type:<18} ", style="bold")
-        line.append(_what(entry), style="bold red" if isinstance(entry.data, SessionOrphaned) else "dim")
-        line.truncate(max(60, self._console.width), overflow="ellipsis")
-        self._console.print(line, soft_wrap=True)
+        line = Line(f"{entry.seq:>4} {entry.fencing_token:>5}  ")
+        line.append(f"{worker:<8}", style=colour).append(f"  {entry.data.type:<17}  ", style="bold")
+        what = Line(_what(entry), style="bold red" if isinstance(entry.data, SessionOrphaned) else "dim")
+        indent = line.cell_len
+        for part in self._fitted(what, self._console.width - indent):
+            part.rstrip()
+            self._console.print(line.append_text(part), soft_wrap=True)
+            line = Line(" " * indent)
+
+    def _fitted(self, what: Line, room: int) -> Sequence[Line]:
+        if not self._console.is_terminal:  # a pipe has no width
+            return [what]
+        first, *rest = what.wrap(self._console, max(20, room))
+        if len(rest) > 1:
+            rest[0].truncate(max(20, room) - 1)
+            rest[0].append("…")
+        return [first, *rest[:1]]
 
     def kill(self, name: str, pid: int) -> None:
         self._console.print(f"\n[bold red]SIGKILL to {name} (pid {pid}) between a report row and its commit[/]\n")
@@ -88,4 +104,4 @@ def _what(entry: Entry) -> str:
             text = str(outcome.get("message") or outcome.get("text") or "")
         case _:
             text = ""
-    return text.replace("\n", " ")
+    return " ".join(text.split())

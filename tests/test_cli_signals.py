@@ -1,0 +1,86 @@
+"""Signals that come while a command is still being imported, or ends."""
+
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.commandline import environment
+from tests.workerprocess import write_agents
+
+pytestmark = pytest.mark.one_server
+
+ROOT = Path(__file__).parents[1]
+
+# Sends this process the signal at the moment when a module is about to be imported.
+PROGRAM = """
+import os, sys
+
+module, number = sys.argv[1], int(sys.argv[2])
+sys.argv[1:] = sys.argv[3:]
+
+class Signals:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Signals())
+from agentrt.__main__ import main
+main()
+"""
+
+
+def signalled(
+    number: signal.Signals, module: str, *arguments: str, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """The command, which gets the signal when it is about to import the module for the first time."""
+    command = [sys.executable, "-c", PROGRAM, module, str(int(number)), *arguments]
+    return subprocess.run(command, env=environment(**settings), capture_output=True, text=True, check=False, timeout=25)
+
+
+def test_the_command_starts_where_signals_are_expected():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"agentrt": "agentrt.__main__:main"}
+
+
+def test_what_is_imported_before_signals_are_expected_is_next_to_nothing():
+    program = (
+        "import sys; before = set(sys.modules); import agentrt.__main__; print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), cwd=ROOT,
+                          capture_output=True, text=True, check=True, timeout=20)  # fmt: skip
+    assert done.stdout.split() == ["__future__", "agentrt", "agentrt.__main__"]
+
+
+@pytest.mark.parametrize("module", ["agentrt.cli", "typer", "agentrt.cli.worker", "asyncpg", "agentrt.client"])
+def test_ctrl_c_while_a_command_is_imported_ends_it_quietly(database_url, module):
+    done = signalled(signal.SIGINT, module, "sessions", "list", url=database_url)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("module", ["agentrt.cli", "typer", "agentrt.app", "asyncpg", "agentrt.worker.daemon"])
+def test_a_worker_that_is_terminated_while_it_is_imported_is_drained(database_url, tmp_path, module):
+    agents = write_agents(tmp_path)
+    done = signalled(signal.SIGTERM, module, "worker", url=database_url, agents=agents, http_port="0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_signal_that_a_shell_has_made_ignored_stays_so(database_url):
+    program = "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    program += "; sys.exit(subprocess.call(sys.argv[1:]))"
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        sys.executable,
+        "-c",
+        PROGRAM,
+        "typer",
+        str(int(signal.SIGINT)),
+        "version",
+    ]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=25)
+    assert (done.returncode, done.stderr) == (0, "")
