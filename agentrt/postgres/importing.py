@@ -23,6 +23,7 @@ from agentrt.core.journal import (
 )
 from agentrt.core.session import Seq, SessionId, Status
 from agentrt.core.storable import storable_json, storable_text
+from agentrt.ports import UnstorableBatch
 from agentrt.postgres.faults import translated
 from agentrt.postgres.pool import DatabaseOptions, Role, close, connect
 
@@ -41,6 +42,9 @@ select $1, t.seq, t.run, t.attempt, t.token, t.worker_id, t.type, t.data, t.dedu
 from unnest($2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::uuid[], $7::text[], $8::jsonb[], $9::text[],
   $10::timestamptz[]) t(seq, run, attempt, token, worker_id, type, data, dedup_key, created_at)
 """
+
+_MOST_NAME_BYTES = 600
+"""Of agent, queue and tenant each, so that the indexes can hold all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +68,31 @@ def imported_of(head: Mapping[str, Any], entries: Sequence[Entry]) -> tuple[UUID
     """
     try:
         return UUID(head["id"]), Imported(
-            agent=_text(head, "agent"),
-            queue=_text(head, "queue"),
+            agent=_name(head, "agent"),
+            queue=_name(head, "queue"),
             priority=_priority(head["priority"]),
             config=dict(head["config"]),
-            labels={key: _text(head["labels"], key) for key in head["labels"]},
-            tenant=None if head.get("tenant") is None else _text(head, "tenant"),
+            labels={key: _label(head["labels"], key) for key in head["labels"]},
+            tenant=None if head.get("tenant") is None else _name(head, "tenant"),
             entries=entries,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidArgument(f"the exported session has no usable head: {error!r:.200}") from None
 
 
-def _text(values: Mapping[str, Any], key: str) -> str:
+def _label(values: Mapping[str, Any], key: str) -> str:
     value = values[key]
-    if not isinstance(value, str) or (not value and key in ("agent", "queue")):
-        raise ValueError(f"{key} is {value!r:.50}, and no text")
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is {value!r:.50}, and no text")
+    return value
+
+
+def _name(head: Mapping[str, Any], key: str) -> str:
+    value = _label(head, key)
+    if not value and key != "tenant":
+        raise ValueError(f"{key} is empty")
+    if (size := len(value.encode("utf-8", "surrogatepass"))) > _MOST_NAME_BYTES:
+        raise ValueError(f"{key} has {size} bytes, at most {_MOST_NAME_BYTES} are taken")
     return value
 
 
@@ -98,17 +111,21 @@ async def import_session(options: DatabaseOptions, imported: Imported, *, sessio
 
     Raises:
         Conflict: there is a session with this id.
+        InvalidArgument: an entry cannot be stored.
         DatabaseUnavailable: nobody answers.
     """
     entries = _ended(adopted(imported.entries))
     status, outcome = _end(_last_terminal(entries))
-    with translated(options.url):
-        connection = await connect(options, Role.CLIENT)
-        try:
-            async with connection.transaction():
-                stored = await _insert(connection, imported, entries, status=status, outcome=outcome, id=session_id)
-        finally:
-            await close(connection)
+    try:
+        with translated(options.url):
+            connection = await connect(options, Role.CLIENT)
+            try:
+                async with connection.transaction():
+                    stored = await _insert(connection, imported, entries, status=status, outcome=outcome, id=session_id)
+            finally:
+                await close(connection)
+    except UnstorableBatch as error:
+        raise InvalidArgument(f"the journal cannot be stored: {error}") from error
     if stored is None:
         raise Conflict(f"there is a session {session_id} already: import without its id to get a new one")
     return stored
