@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -71,6 +71,8 @@ def read_signature(function: Callable[..., Any], *, context: type, name: str) ->
     hints = _hints(name, function, context=context)
     parameters = _parameters(name, function)
     takes_context = bool(parameters) and hints.get(parameters[0].name) is context
+    if takes_context and parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise AgentDefinitionError(f"tool {name}: the {context.__name__} is given by position; write it without *")
     fields: dict[str, Any] = {}
     names = []
     for index, parameter in enumerate(parameters[1:] if takes_context else parameters):
@@ -78,16 +80,33 @@ def read_signature(function: Callable[..., Any], *, context: type, name: str) ->
             raise AgentDefinitionError(f"tool {name}: {parameter} cannot be described to a model; name each parameter")
         if parameter.name not in hints:
             raise AgentDefinitionError(f"tool {name}: annotate the parameter {parameter.name!r} with its type")
-        if hints[parameter.name] is context:
-            raise AgentDefinitionError(f"tool {name}: the {context.__name__} must be the first parameter")
+        if hints[parameter.name] is context or context in get_args(hints[parameter.name]):
+            raise AgentDefinitionError(
+                f"tool {name}: the {context.__name__} must be the first parameter, annotated with nothing else"
+            )
         fields[f"a{index}"] = _field(parameter, hints[parameter.name])
         names.append(parameter.name)
     try:
         arguments: type[BaseModel] = create_model(name, __config__=_STRICT, **fields)
-        arguments.model_json_schema()
-    except (PydanticUserError, TypeError) as error:
+        json.dumps(arguments.model_json_schema(), allow_nan=False)
+    except (PydanticUserError, TypeError, ValueError) as error:
         raise AgentDefinitionError(f"tool {name}: its parameters have no JSON schema: {_first_line(error)}") from None
+    for index, described in enumerate(names):
+        if f"a{index}" not in arguments.model_fields:
+            raise AgentDefinitionError(f"tool {name}: {hints[described]} is no annotation of a parameter: {described}")
+    if _is_lazy(arguments.__pydantic_core_schema__):
+        raise AgentDefinitionError(
+            f"tool {name}: an Iterable or Generator is checked only when it is read; annotate a list or Sequence"
+        )
     return Signature(arguments, tuple(names), takes_context)
+
+
+def _is_lazy(schema: object) -> bool:
+    """Whether some argument is checked item by item, while the tool reads it, and not before it runs."""
+    if isinstance(schema, dict):
+        inner = (value for key, value in schema.items() if key != "default")
+        return schema.get("type") == "generator" or any(map(_is_lazy, inner))
+    return isinstance(schema, list | tuple) and any(map(_is_lazy, schema))
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -289,7 +289,7 @@ def as_tool(function: Tool | Callable[..., Any]) -> Tool:
 
 def _effect(name: str, effect: str | None) -> Effect:
     try:
-        return Effect(effect or "once")
+        return Effect.ONCE if effect is None else Effect(effect)
     except ValueError:
         known = ", ".join(Effect)
         raise AgentDefinitionError(f"tool {name}: effect={effect!r} does not exist; one of {known}") from None
@@ -301,6 +301,8 @@ def _check(made: Tool) -> None:
 
     if inspect.isgeneratorfunction(made.function) or inspect.isasyncgenfunction(made.function):
         raise refuse("it yields, and only what a tool returns is its result; return one value")
+    if not isinstance(made.description, str):
+        raise refuse(f"description={made.description!r} is no text")
     if made.timeout_seconds is not None and not _is_positive(made.timeout_seconds):
         raise refuse(f"timeout_seconds={made.timeout_seconds!r}: give a number of seconds above 0")
     if made.on_unknown not in ("report", "retry_allowed", "suspend"):

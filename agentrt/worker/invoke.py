@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from agentrt.agents import Deferred, Done, NotDone, NotExecuted, Tool, ToolContext, ToolError, Unknown
@@ -32,8 +33,9 @@ class TimeLimitExceeded(Exception):
     """The call took longer than it may."""
 
 
-async def invoke(ownership: Ownership, tool: Tool, *, context: ToolContext, arguments: Mapping[str, Any]) -> End:
-    """Call the tool's function once. Raises nothing but ``CancelledError``, when this call is cancelled."""
+async def invoke(ownership: Ownership, tool: Tool, *, context: ToolContext, arguments: str) -> End:
+    """Call the tool's function once, with ``arguments`` of its own: an earlier execution may have changed what it was
+    given. Raises nothing but ``CancelledError``, when this call is cancelled."""
     context = _anew(context)
     settings = ownership.deps.settings
     limit = tool.timeout_seconds or settings.tool_seconds
@@ -41,17 +43,25 @@ async def invoke(ownership: Ownership, tool: Tool, *, context: ToolContext, argu
     try:
         value = await called(
             ownership,
-            partial(tool.function, *given, **arguments),
+            partial(tool.function, *given, **tool.parse(arguments)),
             limit=limit,
             stopping=context.stopping,
             begins=lambda: ownership.begun.__setitem__(context.call_id, ownership.deps.clock()),
         )
+        if isinstance(value, Iterator):  # its body is the tool's code: in a thread, and within the time limit
+            some = partial(_some_of, value, settings.tool_result_max_bytes)
+            value = await called(ownership, some, limit=limit, stopping=context.stopping)
     except TimeLimitExceeded as error:
         return End(outcome=ToolOutcome.TIMEOUT, content=f"{tool.name} {error}", known=False)
     except Exception as error:  # noqa: BLE001 - a tool call: one of the five borders
         return _failed(error, ownership.deps.secrets, max_bytes=settings.tool_result_max_bytes)
     content = "" if context.deferred else cut(result_text(value), settings.tool_result_max_bytes)
     return End(outcome=ToolOutcome.OK, content=content, deferred=context.deferred)
+
+
+def _some_of(values: Iterator[Any], most: int) -> list[Any]:
+    """As many values as may fill a result: there may be no end of them."""
+    return list(islice(values, most))
 
 
 def _failed(error: Exception, secrets: Iterable[str], *, max_bytes: int) -> End:
@@ -66,12 +76,13 @@ def _failed(error: Exception, secrets: Iterable[str], *, max_bytes: int) -> End:
         else without_secrets(f"Not executed: {message_of(leaf)}", secrets)
         for leaf in leaves
     )
+    content = cut("\n".join(dict.fromkeys(words)), max_bytes)
     outcome = ToolOutcome.ERROR if failed else ToolOutcome.NOT_RUN
-    return End(outcome=outcome, content=cut("\n".join(dict.fromkeys(words)), max_bytes))
+    return End(outcome=outcome, content=content if content.strip() else "It failed, and gave no words.")
 
 
 async def reconcile(
-    ownership: Ownership, tool: Tool, *, context: ToolContext, arguments: Mapping[str, Any]
+    ownership: Ownership, tool: Tool, *, context: ToolContext, arguments: str
 ) -> Done | NotDone | Unknown:
     """Ask the tool's ``reconcile`` what became of a call; ``Unknown`` when there is none, or when it fails."""
     if tool.reconcile is None:
@@ -80,7 +91,7 @@ async def reconcile(
     limit = tool.timeout_seconds or ownership.deps.settings.tool_seconds
     try:
         answer = await called(
-            ownership, partial(tool.reconcile, context, **arguments), limit=limit, stopping=context.stopping
+            ownership, partial(tool.reconcile, context, **tool.parse(arguments)), limit=limit, stopping=context.stopping
         )
         return _reconciled(answer)
     except Exception as error:  # noqa: BLE001 - the user's other code: one of the five borders
@@ -129,11 +140,20 @@ async def called(
     ending = partial(_ending, limit=limit, stop_seconds=ownership.deps.settings.stop_seconds, stopping=stopping)
     if inspect.iscoroutinefunction(function):
         begins()
-        return await ending(threads.task(function))
-    async with threads.thread() as start:
-        begins()
-        value = await ending(start(function))
-    return await ending(threads.task(lambda: value)) if inspect.isawaitable(value) else value
+        value = await ending(threads.task(function))
+    else:
+        async with threads.thread() as start:
+            begins()
+            value = await ending(start(function))
+    if inspect.isawaitable(value):
+        value = await ending(threads.task(partial(_itself, value)))
+    if inspect.isawaitable(value) or isinstance(value, AsyncIterator):
+        raise TypeError(f"it returned {type(value).__name__}, which is no value: return what comes of it")
+    return value
+
+
+def _itself(awaitable: Awaitable[Any]) -> Awaitable[Any]:
+    return awaitable
 
 
 async def _ending(call: asyncio.Future[Any], *, limit: float, stop_seconds: float, stopping: threading.Event) -> Any:

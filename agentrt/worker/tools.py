@@ -74,7 +74,7 @@ async def _end_of(ownership: Ownership, call: OpenCall) -> End | None:
     if call.approval is not None and call.approval.arguments_hash != arguments_hash(call.call.arguments):
         return End(outcome=ToolOutcome.DENIED, content="Not run: other arguments than these were approved.")
     try:
-        arguments = tool.parse(call.call.arguments)
+        tool.parse(call.call.arguments)
     except InvalidArguments as error:
         if call.started:
             return unknown_end("its arguments no longer fit the tool.")
@@ -82,18 +82,18 @@ async def _end_of(ownership: Ownership, call: OpenCall) -> End | None:
     if not call.started and call.approval is None and (reason := await reason_to_ask(ownership, call.call)):
         await ownership.append(approval_of(call.call, reason=reason))
         return None
-    return await _run(ownership, tool, call, arguments)
+    return await _run(ownership, tool, call)
 
 
-async def _run(ownership: Ownership, tool: Tool, call: OpenCall, arguments: dict[str, object]) -> End | None:
+async def _run(ownership: Ownership, tool: Tool, call: OpenCall) -> End | None:
     context = context_of(ownership, call)
     match tool.effect:
         case Effect.READ | Effect.IDEMPOTENT:
-            return await invoke(ownership, tool, context=context, arguments=arguments)
+            return await invoke(ownership, tool, context=context, arguments=call.call.arguments)
         case Effect.ONCE:
-            return await _Once(ownership, tool, call).run(context, arguments)
+            return await _Once(ownership, tool, call).run(context)
         case Effect.TRANSACTIONAL:
-            return await run_transactional(ownership, tool, call, context=context, arguments=arguments)
+            return await run_transactional(ownership, tool, call, context=context)
 
 
 def context_of(ownership: Ownership, call: OpenCall) -> ToolContext:
@@ -120,9 +120,10 @@ class _Once:
         self.tool = tool
         self.call = call
 
-    async def run(self, context: ToolContext, arguments: dict[str, object]) -> End:
+    async def run(self, context: ToolContext) -> End:
+        arguments = self.call.call.arguments
         if self.call.started:
-            settled = await self._settle(context, arguments, why="its worker ended before it did.")
+            settled = await self._settle(context, why="its worker ended before it did.")
             if settled is not None:
                 return settled
             if self.call.closed_off:
@@ -145,14 +146,14 @@ class _Once:
             raise
         if end.known:
             return end
-        settled = await self._settle(context, arguments, why=end.content)
+        settled = await self._settle(context, why=end.content)
         if settled is not None:
             return replace(settled, cause=end.cause)
         return End(outcome=end.outcome, content=f"{end.content} It had no effect.", cause=end.cause)
 
-    async def _settle(self, context: ToolContext, arguments: dict[str, object], *, why: str) -> End | None:
+    async def _settle(self, context: ToolContext, *, why: str) -> End | None:
         """What ``reconcile`` says of a call whose end was not seen; None when it had no effect."""
-        answer = await reconcile(self.ownership, self.tool, context=context, arguments=arguments)
+        answer = await reconcile(self.ownership, self.tool, context=context, arguments=self.call.call.arguments)
         if isinstance(answer, NotDone):
             return None
         if isinstance(answer, Done):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from agentrt.agents import Tool, ToolContext
 from agentrt.core.errors import DatabaseUnavailable
@@ -25,9 +24,7 @@ statements bring the server down ends here as well."""
 _CONNECTION_GONE: Final = ("08", "57P0")  # SQLSTATEs of connection exceptions, and of a server that goes away
 
 
-async def run_transactional(
-    ownership: Ownership, tool: Tool, call: OpenCall, *, context: ToolContext, arguments: Mapping[str, Any]
-) -> End | None:
+async def run_transactional(ownership: Ownership, tool: Tool, call: OpenCall, *, context: ToolContext) -> End | None:
     """Run the call until it is committed with its result (then None), or has an end without any effect.
 
     While the database is away it is not run; while there is no connection although the database answers others, it
@@ -40,7 +37,7 @@ async def run_transactional(
     while True:
         try:
             async with ownership.deps.store.tool_transaction(ownership.deps.worker_id) as transaction:
-                return await _run_in(ownership, transaction, tool, call, context=context, arguments=arguments)
+                return await _run_in(ownership, transaction, tool, call, context=context)
         except ToolTransactionBroken as error:
             why = without_secrets(str(error), ownership.deps.secrets)
             words = f"The result of {tool.name} could not be committed together with what it wrote: {why}."
@@ -89,17 +86,11 @@ class _Patience:
 
 
 async def _run_in(
-    ownership: Ownership,
-    transaction: ToolTransaction,
-    tool: Tool,
-    call: OpenCall,
-    *,
-    context: ToolContext,
-    arguments: Mapping[str, Any],
+    ownership: Ownership, transaction: ToolTransaction, tool: Tool, call: OpenCall, *, context: ToolContext
 ) -> End | None:
     context.transaction = ToolConnection(transaction.connection)
     begun = ownership.deps.clock()
-    end = await invoke(ownership, _bounded(ownership, tool), context=context, arguments=arguments)
+    end = await invoke(ownership, _bounded(ownership, tool), context=context, arguments=call.call.arguments)
     seconds = ownership.deps.clock() - begun
     if end.outcome is not ToolOutcome.OK:
         try:

@@ -41,7 +41,7 @@ def result_text(value: Any) -> str:
         return str.__str__(value)  # a subclass may bring methods of its own
     try:
         return to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()
-    except Exception:  # noqa: BLE001 - the user's other code: fields that are computed, repr
+    except BaseException:  # noqa: BLE001 - the user's other code: fields that are computed, repr
         return _ascii_json(value)
 
 
@@ -50,7 +50,7 @@ def _ascii_json(value: Any) -> str:
     for text_of in ways:
         try:
             return str.__str__(text_of())
-        except Exception:  # noqa: BLE001, S112 - the user's other code, as above
+        except BaseException:  # noqa: BLE001, S112 - the user's other code, as above
             continue
     return f"(a result of type {type(value).__name__}, which cannot be shown)"
 

@@ -34,10 +34,10 @@ def forgets_what_was_started(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_the_effect_before_the_result(patch: pytest.MonkeyPatch) -> None:
-    async def apart(ownership: Any, tool: Any, call: Any, *, context: Any, arguments: Any) -> Any:
+    async def apart(ownership: Any, tool: Any, call: Any, *, context: Any) -> Any:
         async with ownership.deps.store.tool_transaction(ownership.deps.worker_id) as transaction:
             context.transaction = ToolConnection(transaction.connection)
-            end = await invoke(ownership, tool, context=context, arguments=arguments)
+            end = await invoke(ownership, tool, context=context, arguments=call.call.arguments)
             await context.connection.execute("commit")
             return end
 
