@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NewType
+from typing import Any, Final, NewType
 from uuid import UUID
 
 SessionId = NewType("SessionId", UUID)
@@ -15,6 +15,9 @@ WorkerId = NewType("WorkerId", UUID)
 FencingToken = NewType("FencingToken", int)
 Seq = NewType("Seq", int)
 CallId = NewType("CallId", str)
+
+
+FRAGILE_ATTEMPT: Final = 3
 
 
 class Status(StrEnum):
@@ -88,6 +91,11 @@ class Session:
     created_at: datetime
     finished_at: datetime | None = None
     archived_at: datetime | None = None
+
+    @property
+    def fragile(self) -> bool:
+        """Whether it may be one that kills its workers; a worker holds at most one. The claim indexes say the same."""
+        return self.attempt >= FRAGILE_ATTEMPT
 
 
 @dataclass(frozen=True, slots=True)

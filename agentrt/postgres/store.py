@@ -38,7 +38,6 @@ SIDE_LOCK_SECONDS = 0.5
 _PAGE_ENTRIES = 5000
 _PAGE_BYTES = 8 * 2**20
 _MOST_SEEN = 100_000
-_FRAGILE_ATTEMPT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class PostgresSessionStore:
         seen = limit + (3 * limit + 32) // max(1, len(agents) * len(queues)) + 1
         alive, more, whole, sessions = True, True, True, list[Session]()
         while more:
-            free, fragile = limit - len(sessions), fragile_limit - sum(map(_is_fragile, sessions))
+            free, fragile = limit - len(sessions), fragile_limit - sum(session.fragile for session in sessions)
             try:
                 rows = await self._reads.fetch(
                     statements.CLAIM, worker_id, queues, agents, versions, free, min(free, fragile), seen
@@ -152,7 +151,3 @@ class PostgresSessionStore:
         await self._tools.close()
         for connection in (self._appends, self._endings, self._side, self._reads):
             await connection.close()
-
-
-def _is_fragile(session: Session) -> bool:
-    return session.attempt >= _FRAGILE_ATTEMPT

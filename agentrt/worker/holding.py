@@ -63,7 +63,7 @@ class Holding:
     def fragile(self) -> bool:
         """Whether the session may be one that kills its workers: it was not seen to commit a step since its third
         attempt began."""
-        return self.session.attempt >= FRAGILE_ATTEMPT and not self.progressed
+        return self.session.fragile and not self.progressed
 
     def wrote(self, write: Write) -> None:
         """``write`` is committed."""
