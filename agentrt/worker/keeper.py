@@ -34,6 +34,7 @@ from agentrt.ports import (
     ReaperStore,
     Renewal,
     StoreFactory,
+    UnstorableBatch,
     WorkerInfo,
     WorkerState,
 )
@@ -52,6 +53,7 @@ _LOCKLESS = (
     "sessions wait for the end of its lease; set AGENTRT_DIRECT_DATABASE_URL to the server itself"
 )
 _CLOSE_SECONDS = 2.0
+_UNANSWERED = (AgentrtError, UnstorableBatch, TimeoutError, OSError)
 _LEAST_PAUSE_SECONDS = 0.02
 
 
@@ -372,7 +374,7 @@ class Keeper:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     if self.registered and not self.dead and not len(self._holdings):
                         await store.stop(self.worker.id)
-            except Exception as error:  # noqa: BLE001 - its lease runs out all the same
+            except _UNANSWERED as error:  # its lease runs out all the same
                 self._emit(HeartbeatFailed(worker_id=self.worker.id, error=f"not marked stopped: {error}"))
             await _close(store)
         reaper, self._reaper = self._reaper, None
@@ -384,5 +386,5 @@ async def _close(store: KeeperStore | ReaperStore) -> None:
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await store.close()
-    except (AgentrtError, TimeoutError, OSError):
+    except _UNANSWERED:
         return  # it is broken already, and nobody uses it any more
