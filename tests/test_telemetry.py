@@ -108,6 +108,15 @@ def test_a_failed_run_is_a_warning_and_a_completed_one_is_not(logs, stream, metr
     assert [line["level"] for line in lines(logs, stream)] == ["info", "warning"]
 
 
+def test_a_failed_run_is_told_where_only_warnings_are(stream, metrics):
+    logs = Logs("warning", "json", stream=stream)
+    sink = Telemetry(logs, metrics)
+    sink(events.SessionEnded(**SESSION, status="completed"))
+    sink(events.SessionEnded(**SESSION, status="failed", code="empty_answer"))
+    assert [line["code"] for line in lines(logs, stream)] == ["empty_answer"]
+    logs.close()
+
+
 def test_tracebacks_and_long_texts_are_kept_within_bounds(logs, stream, metrics):
     sink = Telemetry(logs, metrics)
     sink(events.SessionCrashed(**SESSION, error="e" * 100_000, traceback="t" * 100_000))

@@ -52,19 +52,24 @@ _TRACES = ("traceback", "stack")
 _KEYS = {"traceback": "exception"}  # structlog's word: its console writes such a text below the line
 
 
-def line(event: Event) -> tuple[str, str, dict[str, Any]]:
-    """Name, level and keys of the line for ``event``; keys without a value are left out."""
+def heading(event: Event) -> tuple[str, str]:
+    """Name and level of the line for ``event``."""
     name, level = NAMES[type(event)]
-    keys = {
-        _KEYS.get(field.name, field.name): _plain(field.name, getattr(event, field.name)) for field in fields(event)
-    }
-    keys = {key: value for key, value in keys.items() if value not in (None, "")}
     match event:
         case events.SessionEnded(status="failed") | events.ToolFinished(outcome="timeout" | "unknown"):
             level = WARNING
         case _:
             pass
-    return name, level, keys
+    return name, level
+
+
+def keys(event: Event) -> dict[str, Any]:
+    """Keys of the line for ``event``; those without a value are left out."""
+    plain = {_KEYS.get(name, name): _plain(name, getattr(event, name)) for name in _FIELDS[type(event)]}
+    return {key: value for key, value in plain.items() if value not in (None, "")}
+
+
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in NAMES}
 
 
 def _plain(name: str, value: object) -> Any:

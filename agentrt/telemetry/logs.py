@@ -116,6 +116,10 @@ class Logs:
             _LineLogger(self.writer), processors=self._processors, wrapper_class=self._wrapper
         )
 
+    def writes(self, level: str) -> bool:
+        """Whether lines of ``level`` are written at all."""
+        return _LEVELS[level] >= self._threshold
+
     def line(self, name: str, level: str, keys: Mapping[str, Any]) -> None:
         """Write one line, if its level is high enough."""
         self._logger.log(_LEVELS[level], name, **keys)

@@ -37,7 +37,9 @@ class Labels:
         self._lock = threading.Lock()
 
     def __call__(self, label: str, value: str) -> str:
-        value = "".join(c if c.isprintable() else "_" for c in value[:MAX_LABEL_LENGTH])
+        value = value[:MAX_LABEL_LENGTH]
+        if not value.isprintable():
+            value = "".join(c if c.isprintable() else "_" for c in value)
         with self._lock:
             seen = self._seen.setdefault(label, set())
             if value in seen:

@@ -6,7 +6,7 @@ from typing import Any
 
 from agentrt.core import events
 from agentrt.core.events import Event
-from agentrt.telemetry.lines import line
+from agentrt.telemetry.lines import heading, keys
 from agentrt.telemetry.logs import Logs
 from agentrt.telemetry.metrics import Metrics
 
@@ -24,8 +24,9 @@ class Telemetry:
         self._metrics.observe(event)
         if isinstance(event, events.WorkerStarted):
             self._worker_id = str(event.worker_id)
-        name, level, keys = line(event)
-        self._logs.line(name, level, self._with_worker(keys))
+        name, level = heading(event)
+        if self._logs.writes(level):
+            self._logs.line(name, level, self._with_worker(keys(event)))
 
-    def _with_worker(self, keys: dict[str, Any]) -> dict[str, Any]:
-        return keys if "worker_id" in keys or self._worker_id is None else {**keys, "worker_id": self._worker_id}
+    def _with_worker(self, given: dict[str, Any]) -> dict[str, Any]:
+        return given if "worker_id" in given or self._worker_id is None else {**given, "worker_id": self._worker_id}
