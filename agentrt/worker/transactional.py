@@ -28,12 +28,12 @@ async def run_transactional(ownership: Ownership, tool: Tool, call: OpenCall, *,
     """Run the call until it is committed with its result (then None), or has an end without any effect.
 
     While the database is away it is not run; while there is no connection although the database answers others, it
-    waits as long as a tool may take.
+    waits for ``tool_seconds``: the tool's own limit is that of its work.
 
     Raises:
         LeaseLost: somebody else owns the session now; nothing was written.
     """
-    patience = _Patience(ownership, seconds=tool.timeout_seconds or ownership.deps.settings.tool_seconds)
+    patience = _Patience(ownership)
     while True:
         try:
             async with ownership.deps.store.tool_transaction(ownership.deps.worker_id) as transaction:
@@ -59,9 +59,9 @@ async def run_transactional(ownership: Ownership, tool: Tool, call: OpenCall, *,
 class _Patience:
     """When a call is to be run again, and when it is not."""
 
-    def __init__(self, ownership: Ownership, *, seconds: float) -> None:
+    def __init__(self, ownership: Ownership) -> None:
         self._ownership = ownership
-        self._seconds = seconds
+        self._seconds = ownership.deps.settings.tool_seconds
         self._undone = 0
         self._refused = 0
         self._refused_since = 0.0
