@@ -1,5 +1,6 @@
 """Signals that come while a command is still being imported, or ends."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import environment
+from tests.servers import new_folder
 from tests.workerprocess import write_agents
 
 pytestmark = pytest.mark.one_server
@@ -66,6 +68,19 @@ def test_a_worker_that_is_terminated_while_it_is_imported_is_drained(database_ur
     agents = write_agents(tmp_path)
     done = signalled(signal.SIGTERM, module, "worker", url=database_url, agents=agents, http_port="0")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_dev_that_is_ended_while_it_starts_leaves_no_server_behind(number):
+    folder = new_folder()
+    try:
+        done = signalled(number, "agentrt.postgres.migrate", "dev", "--folder", str(folder), http_port="0")
+        assert (done.returncode, done.stderr) == (130, "")
+        assert "PostgreSQL runs in" in done.stdout
+        assert not (folder / "postgres" / "postmaster.pid").exists()
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_signal_that_a_shell_has_made_ignored_stays_so(database_url):

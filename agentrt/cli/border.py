@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
@@ -130,6 +131,16 @@ def complain(text: str) -> None:
 def warn(text: str) -> None:
     """Say on standard error what may be wrong."""
     typer.echo(f"{typer.style('warning:', fg='yellow', bold=True)} {printable(text)}", err=True)
+
+
+def end_in_order() -> None:
+    """Let SIGTERM and a terminal that is closed be as Ctrl-C, so that servers and processes that were started end too.
+
+    asyncio makes an orderly cancel of that; an exception out of the handler itself could hit the driver's C code.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED
+from agentrt.cli.border import DONE, FAILED, end_in_order
 
 
 def demo(
@@ -28,9 +27,7 @@ def demo(
         from agentrt.models.provider import ProviderModel
 
         ProviderModel(model).check()  # before a database is started for it
-    # As Ctrl-C, which asyncio turns into an orderly cancel: the processes and the server that were started end too.
-    # An exception out of the handler itself could hit the driver's C code anywhere.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    end_in_order()
     passed = course.run(folder=folder or _package(), model=model, as_json=as_json)
     raise typer.Exit(DONE if passed else FAILED)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrt.cli.border import run, warn
+from agentrt.cli.border import end_in_order, run, warn
 from agentrt.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ def dev(
 
     settings = Settings(agents=",".join(agents)) if agents else Settings()
     names = settings.agents or (SAMPLE,)
+    end_in_order()
     with with_database(settings, folder) as complete:
         prepare(complete)
         typer.echo("In another terminal:")
@@ -159,7 +159,6 @@ class _Supervisor:
 
     def run(self) -> None:
         """Until Ctrl-C or SIGTERM."""
-        signal.signal(signal.SIGTERM, _interrupt)
         try:
             while True:
                 self._one_life()
@@ -183,10 +182,6 @@ class _Supervisor:
             typer.echo(f"{', '.join(changed(seen, now))} changed: the worker starts again", err=True)
         finally:
             _end(process)
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
