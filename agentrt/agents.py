@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from agentrt.core.budget import Limits
-from agentrt.core.errors import AgentDefinitionError, ConfigurationError, InvalidArgument
+from agentrt.core.errors import AgentDefinitionError, ConfigurationError, InvalidArgument, message_of
 from agentrt.core.messages import MODEL_NAME, ModelIdentity
 from agentrt.core.plan import ToolTraits
 from agentrt.toolspec import (
@@ -331,7 +331,7 @@ def _import(source: str) -> ModuleType:
         hint = f"; a file is named with its .py: {file}" if error.name == source.partition(".")[0] else ""
         raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {error}{hint}") from error
     except (Exception, SystemExit) as error:  # the user's module may do anything
-        raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {error}") from error
+        raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {message_of(error)}") from error
 
 
 def _import_module(name: str) -> ModuleType:

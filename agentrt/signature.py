@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from agentrt.core.errors import AgentDefinitionError
+from agentrt.core.errors import AgentDefinitionError, message_of
 
 _STRICT: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -58,7 +58,8 @@ class Signature:
         except ValueError as error:
             raise ArgumentProblems([f"not valid JSON: {error}"]) from None
         except (Exception, SystemExit) as error:  # a validator of the user's: one of the five borders
-            raise ArgumentProblems([f"they cannot be checked: {_in_words(error)}"]) from error
+            words = _cut(f"{type(error).__name__}: {message_of(error)}", 500)
+            raise ArgumentProblems([f"they cannot be checked: {words}"]) from error
         return {name: getattr(parsed, f"a{index}") for index, name in enumerate(self.names)}
 
 
@@ -170,13 +171,6 @@ def _short(value: object) -> str:
 def _cut(text: str, length: int = 100) -> str:
     """Keys and values are the model's, of any length."""
     return text if len(text) <= length else f"{text[:length]}…"
-
-
-def _in_words(error: BaseException) -> str:
-    try:
-        return _cut(f"{type(error).__name__}: {error}", 500)
-    except Exception:  # noqa: BLE001 - the words are the user's code as well
-        return type(error).__name__
 
 
 def _first_line(error: Exception) -> str:

@@ -364,6 +364,10 @@ def test_two_agents_of_one_name_are_refused_with_both_places(tmp_path):
         ("import sys\nsys.exit(3)", "SystemExit"),
         ("from agentrt.agents import Agent\na = Agent('x', model='y')", "'provider:name'"),
         ("x = 1", "no Agent at the top level"),
+        (
+            "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\nraise Mute",
+            "line 4: Mute: (its message cannot be shown: ValueError)",
+        ),
     ],
 )
 def test_a_source_that_cannot_be_loaded_is_named_and_the_others_go_on(tmp_path, text, words):

@@ -97,3 +97,11 @@ OUTAGES = (DatabaseUnavailable, ConfigurationError)
 
 class LeaseLost(AgentrtError):
     """Another owner, or a client, took the session: whoever gets this stops and writes nothing."""
+
+
+def message_of(error: BaseException) -> str:
+    """An exception's message, whatever its class makes of that."""
+    try:
+        return str.__str__(str(error))
+    except BaseException as raised:  # noqa: BLE001 - the user's other code: ``__str__`` of an exception
+        return f"(its message cannot be shown: {type(raised).__name__})"

@@ -12,10 +12,11 @@ from itertools import islice
 from typing import Any
 
 from agentrt.agents import Deferred, Done, NotDone, NotExecuted, Tool, ToolContext, ToolError, Unknown
+from agentrt.core.errors import message_of
 from agentrt.core.events import UserCodeFailed
 from agentrt.core.journal import ToolOutcome
 from agentrt.worker.ownership import Ownership
-from agentrt.worker.wording import cut, error_text, leaves_of, message_of, result_text, trace_text, without_secrets
+from agentrt.worker.wording import cut, error_text, leaves_of, result_text, trace_text, without_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

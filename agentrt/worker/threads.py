@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agentrt.agents import NotExecuted
-from agentrt.worker.wording import message_of
+from agentrt.core.errors import message_of
 
 MAX_THREADS = 64
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
+from agentrt.core.errors import message_of
+
 _NOTE_BYTES: Final = 80
 _SEARCHED_BYTES: Final = 65_536
 """Longer texts lose their middle before they are searched for secrets: a search holds the whole worker up."""
@@ -85,14 +87,6 @@ def _without_value(setting: re.Match[str]) -> str:
 def trace_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
     """An exception with its traceback, for the log, without secrets."""
     return without_secrets("".join(traceback.format_exception(error)), secrets)
-
-
-def message_of(error: BaseException) -> str:
-    """An exception's message, whatever its class makes of that."""
-    try:
-        return str.__str__(str(error))
-    except BaseException as raised:  # noqa: BLE001 - the user's other code: ``__str__`` of an exception
-        return f"(its message cannot be shown: {type(raised).__name__})"
 
 
 def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
