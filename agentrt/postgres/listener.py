@@ -130,7 +130,8 @@ class Listener:
         with suppress(TimeoutError):
             async with asyncio.timeout(_PROOF_SECONDS):
                 await heard.wait()
-        await connection.remove_listener(channel, hear)  # an answer, before which whatever was notified has arrived
+        await connection.execute("select 1", timeout=_PING_LIMIT_SECONDS)  # what was notified arrives before its answer
+        await connection.remove_listener(channel, hear)  # not that answer: it hears no more once it is called
         if heard.is_set():
             self._proven = True
             return True
