@@ -9,13 +9,22 @@ from typing import Final
 
 from agentrt.core.calls import with_short_names
 from agentrt.core.content import Content, Text
-from agentrt.core.errors import ConfigurationError
+from agentrt.core.errors import ConfigurationError, LeaseLost
 from agentrt.core.events import ModelRetried as RetryTold
 from agentrt.core.events import TurnFinished
 from agentrt.core.journal import ApprovalRequested, AssistantMessage, ModelRetried, StopReason
 from agentrt.core.retry import wait_seconds
 from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, SuspendReason
-from agentrt.ports import Model, ModelAnswer, ModelError, ModelErrorClass, ModelLimits, ModelRequest, ToolSpec
+from agentrt.ports import (
+    Model,
+    ModelAnswer,
+    ModelError,
+    ModelErrorClass,
+    ModelLimits,
+    ModelRequest,
+    ToolSpec,
+    UnstorableBatch,
+)
 from agentrt.worker.approvals import approvals_to_request
 from agentrt.worker.ownership import Interrupted, Ownership
 from agentrt.worker.threads import Escaped
@@ -262,6 +271,8 @@ def _answer_of(call: asyncio.Future[ModelAnswer]) -> ModelAnswer:
         raise ModelError(ModelErrorClass.TRANSIENT, str(error)) from error
     except ConfigurationError as error:
         raise _ModelUnavailable(str(error)) from error
+    except (LeaseLost, UnstorableBatch, Interrupted) as error:  # from us they would mean something
+        raise RuntimeError(f"the model raised {type(error).__name__}: {error}") from error
 
 
 def _retry_of(error: ModelError, words: str, delay: float) -> ModelRetried:

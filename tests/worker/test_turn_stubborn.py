@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from agentrt.agents import Agent
+from agentrt.core.errors import LeaseLost
 from agentrt.core.journal import ModelRetried
+from agentrt.ports import UnstorableBatch
 from agentrt.settings import Settings
 from agentrt.testing import Conversation, ScriptedModel, local_worker
 from tests.worker.models import at_once, suspension
@@ -57,6 +59,22 @@ async def test_a_model_that_never_does_anything_else_blocks_its_session(database
     async with local_worker(database_url, Agent("a", model=ScriptedModel(script)), settings=settings) as worker:
         session_id = await soon(worker.ask("a", "begin"))
         assert (await suspension(worker, session_id))[0] == "blocked"
+
+
+@pytest.mark.parametrize("error", [LeaseLost("of another"), UnstorableBatch("of another")], ids=names)
+async def test_a_models_error_is_not_taken_for_one_of_the_worker(database_url, error):
+    """Case 80: a model may use a store itself; its session is charged with a crash, and neither left nor blocked."""
+
+    def script(conversation: Conversation):
+        raise error
+
+    async with local_worker(database_url, Agent("a", model=ScriptedModel(script))) as worker:
+        session_id = await worker.client.create("a", "begin", max_attempts=1)
+        await soon(worker.run())
+        session = await head(worker, session_id)
+        assert session.status == "failed"
+        assert session.outcome is not None
+        assert session.outcome["code"] == "attempts_exhausted"
 
 
 async def test_an_interrupt_does_not_wait_for_a_model_that_swallows_its_cancellation(database_url):
