@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from agentrt.core.errors import AgentrtError, DatabaseUnavailable
@@ -187,11 +188,12 @@ class Keeper:
         await asyncio.to_thread(self._thread.join, 4 * _CLOSE_SECONDS)
 
     def _call(self, function: Callable[[], None]) -> None:
-        try:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(function)
-        except RuntimeError:  # the thread has ended
+        loop = self._loop
+        if loop is None:  # the thread has not begun to wait for anything
+            function()
             return
+        with suppress(RuntimeError):  # the thread has ended
+            loop.call_soon_threadsafe(function)
 
     # --- the thread -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from agentrt.ports import Renewal
 from agentrt.worker.holding import Holding, Holdings
 from agentrt.worker.keeper import EXIT_CODE, Keeper, KeeperHandlers
 from agentrt.worker.watchdog import MainLoop
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.ownership import OFFER, Clock, Ground, settings, stores, worker_info
 
 
@@ -390,3 +391,15 @@ async def test_a_keeper_that_cannot_register_tells_why_and_ends(ground: Ground) 
 async def _key(ground: Ground, one: Kept) -> int | None:
     key: int | None = await ground.connection.fetchval("select liveness_key from agentrt.workers where id = $1", one.id)
     return key
+
+
+async def test_a_keeper_that_is_told_to_stop_before_its_loop_runs_stops(ground: Ground) -> None:
+    """Nobody would tell it again, and it would renew for ever the lease of a worker that does nothing."""
+    one = Kept(ground)
+    one.keeper._call(one.keeper._stop_wanted.set)  # as ``stop`` does, before the thread has got anywhere
+    one.keeper.start()
+    await asyncio.to_thread(one.keeper._thread.join, HANGS_AFTER_SECONDS)
+    stopped = not one.keeper.alive
+    await one.keeper.stop()
+    assert stopped
+    assert await ground.state(one.id) == "stopped"
