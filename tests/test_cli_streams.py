@@ -87,6 +87,15 @@ def test_a_reader_that_has_seen_enough_is_no_failure(database_url, command):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that nobody reads a pipe")
+def test_who_follows_for_a_reader_that_has_seen_enough_does_not_wait_for_more(database_url):
+    session = created(database_url)
+    done = shell(f"agentrt sessions follow {session} | head -n 2; echo ${{PIPESTATUS[0]}}", database_url)
+    *lines, code = done.stdout.decode().splitlines()
+    assert [line.split()[3] for line in lines] == ["session_created", "user_message"]
+    assert (code, done.stderr) == ("0", b"")
+
+
 def test_json_holds_no_character_that_steers_a_terminal(database_url):
     message = "x \x9b31m \x7f \u202e \u2028 \U000e0001 y"
     ran = run("sessions", "show", created(database_url, message), "--json", url=database_url)

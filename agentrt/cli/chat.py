@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentrt.cli.border import DONE, FAILED, complain
-from agentrt.cli.lines import Lines
+from agentrt.cli.lines import Lines, unless_told
 from agentrt.cli.options import text_option
 from agentrt.cli.output import one_line, printable
 from agentrt.cli.sessions import create_warning, database, idle
@@ -140,7 +140,7 @@ class _Chat:
 
     def _wait(self) -> Session | None:
         while self._session_id is not None:
-            head = self._runner.run(self._until_left(self._session_id))
+            head = self._runner.run(unless_told(self._follow(self._session_id), self._lines.watched))
             if head is None:
                 self._left = True
                 typer.echo()
@@ -148,18 +148,6 @@ class _Chat:
             if head.status != Status.SUSPENDED or not self._decide(head):
                 return head
         return None
-
-    async def _until_left(self, session_id: SessionId) -> Session | None:
-        """Follow to where nothing happens any more; None if the person does not wait for that."""
-        loop, until = asyncio.get_running_loop(), asyncio.timeout(None)
-        try:
-            async with until:
-                with self._lines.watched(ended=lambda: until.reschedule(loop.time())):
-                    return await self._follow(session_id)
-        except TimeoutError:
-            if not until.expired():
-                raise
-            return None
 
     async def _follow(self, session_id: SessionId) -> Session:
         stream = self._client.follow(session_id, after_seq=self._seen)

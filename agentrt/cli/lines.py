@@ -1,13 +1,33 @@
-"""What a person types: lines of standard input, and its end also while nobody asks for a line."""
+"""Who is at the other end: lines of standard input, and whether anybody still types or reads."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import os
+import select
+import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def unless_told(
+    work: Awaitable[T], watch: Callable[[Callable[[], object]], AbstractContextManager[None]]
+) -> T | None:
+    """What the work gives; None if ``watch`` calls what it is given before that is there."""
+    loop, until = asyncio.get_running_loop(), asyncio.timeout(None)
+    try:
+        async with until:
+            with watch(lambda: until.reschedule(loop.time())):
+                return await work
+    except TimeoutError:
+        if not until.expired():
+            raise
+        return None
 
 
 class Lines:
@@ -69,3 +89,32 @@ class Lines:
             given = b""
         self._typed += given
         self._ended = not given
+
+
+@contextmanager
+def reader_watched(gone: Callable[[], object]) -> Iterator[None]:
+    """Call ``gone`` when nobody reads the pipe behind standard output any more: ``follow | head`` has seen enough, and
+    does not wait for one more entry to find that out. Linux can be asked; elsewhere the next line tells."""
+    if sys.platform != "linux" or not _is_pipe():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    with select.epoll() as watch:
+        watch.register(sys.stdout.fileno(), 0)  # of no event but the one that is always told: the other end is closed
+
+        def tell() -> None:
+            loop.remove_reader(watch.fileno())
+            gone()
+
+        loop.add_reader(watch.fileno(), tell)
+        try:
+            yield
+        finally:
+            loop.remove_reader(watch.fileno())
+
+
+def _is_pipe() -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except OSError:  # it is no file at all
+        return False

@@ -12,6 +12,7 @@ from uuid import UUID
 import typer
 
 from agentrt.cli.border import DONE, FAILED, run, warn
+from agentrt.cli.lines import reader_watched, unless_told
 from agentrt.cli.options import (
     config_of,
     labels,
@@ -348,6 +349,12 @@ def _printer(*, as_json: bool, workers: Mapping[WorkerId, str] | None = None) ->
 
 
 async def _follow(client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool = False) -> int:
+    shown = _show_entries(client, session_id, after_seq=after_seq, as_json=as_json, stay=stay)
+    code = await unless_told(shown, reader_watched)
+    return DONE if code is None else code
+
+
+async def _show_entries(client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool) -> int:
     from agentrt.core.journal import TERMINAL, SessionSuspended
 
     # Behind the claim, entries do not name their worker.
