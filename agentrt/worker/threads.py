@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from agentrt.agents import NotExecuted
 from agentrt.core.errors import message_of
@@ -44,7 +44,10 @@ class ToolThreads:
 
         It raises nothing but ``Exception`` and ``CancelledError``: what ends a process would end all of them.
         """
-        task = asyncio.get_running_loop().create_task(_contained(begin, name), name=name)
+        loop = asyncio.get_running_loop()
+        if loop.get_task_factory() is None:
+            loop.set_task_factory(_task_of)
+        task = loop.create_task(_contained(begin, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -114,7 +117,28 @@ class ToolThreads:
             future.set_exception(_harmless(error, "tool"))
 
 
+_inside_tool: Final = contextvars.ContextVar("agentrt_inside_tool", default=False)
+
+
+def _task_of(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    """A task as the loop makes it. One that a tool starts is contained as the tool is: what ends a process is raised
+    by the loop itself, whoever waits for the task."""
+    if not (_inside_tool.get() and asyncio.iscoroutine(coroutine)):
+        return asyncio.Task(coroutine, loop=loop, **options)
+    task = asyncio.Task(_child(coroutine), loop=loop, **options)
+    task.add_done_callback(lambda _: coroutine.close())  # one that was cancelled before it began
+    return task
+
+
+async def _child(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await coroutine
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise _harmless(error, "tool") from error
+
+
 async def _contained(begin: Callable[[], Awaitable[Any]], name: str) -> Any:
+    _inside_tool.set(name == "tool")
     try:
         return await begin()
     except (Exception, asyncio.CancelledError):

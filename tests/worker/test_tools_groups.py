@@ -1,6 +1,8 @@
 """Tools that raise groups of exceptions, as ``asyncio.TaskGroup`` does: what is in a group decides how a call ended."""
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,63 @@ async def test_a_task_group_that_fails_tells_the_model_what_failed_in_it(databas
     async with local_worker(database_url, agent_of(search, model=calls_once(Call("search")))) as worker:
         session_id = await worker.ask("a", "begin")
         assert await results(worker, session_id) == [("error", "FileNotFoundError: a; FileNotFoundError: b")]
+
+
+async def together(*coroutines: Any) -> None:
+    async with asyncio.TaskGroup() as group:
+        for coroutine in coroutines:
+            group.create_task(coroutine)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("gathered", [asyncio.gather, together], ids=["gather", "task group"])
+async def test_what_would_end_the_process_in_a_task_of_a_tool_is_an_error_of_the_tool(database_url, gathered, error):
+    """Case 80: asyncio gives it to the loop, and the worker would end, whoever waits for that task."""
+
+    async def exits() -> None:
+        raise error
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    @tool(effect="read")
+    async def search() -> str:
+        """Search in two places at once."""
+        await gathered(exits(), waits())
+        return ""
+
+    async with local_worker(database_url, agent_of(search, model=calls_once(Call("search")))) as worker:
+        session_id = await worker.ask("a", "begin")
+        [(outcome, text)] = await results(worker, session_id)
+        assert (outcome, type(error).__name__ in text) == ("error", True)
+        assert (await head(worker, session_id)).outcome == {"text": "ok"}
+
+
+async def test_a_task_of_a_tool_is_otherwise_as_any_other(database_url, recwarn):
+    """Its name, its context, its cancellation before it began, and what is not a coroutine."""
+    seen: list[str] = []
+
+    async def begins() -> str:
+        seen.append("begun")
+        return "x"
+
+    @tool(effect="read")
+    async def starts() -> str:
+        """Start tasks."""
+        early = asyncio.create_task(begins(), name="early")
+        early.cancel()
+        late = asyncio.get_running_loop().create_task(begins(), name="late")
+        await asyncio.wait({early, late})
+        with pytest.raises(TypeError, match="coroutine was expected"):
+            no_coroutine: Any = late
+            await asyncio.create_task(no_coroutine)
+        return f"{early.get_name()} {early.cancelled()} {late.get_name()} {late.result()}"
+
+    async with local_worker(database_url, agent_of(starts, model=calls_once(Call("starts")))) as worker:
+        session_id = await worker.ask("a", "begin")
+        assert await results(worker, session_id) == [("ok", "early True late x")]
+        gc.collect()
+        assert (seen, [str(warning.message) for warning in recwarn]) == (["begun"], [])
 
 
 def test_the_words_of_a_group_are_few_and_without_secrets():
