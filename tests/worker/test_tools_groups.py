@@ -110,8 +110,8 @@ async def test_a_task_of_a_tool_is_otherwise_as_any_other(database_url, recwarn)
         early.cancel()
         late = asyncio.get_running_loop().create_task(begins(), name="late")
         await asyncio.wait({early, late})
+        no_coroutine: Any = late
         with pytest.raises(TypeError, match="coroutine was expected"):
-            no_coroutine: Any = late
             await asyncio.create_task(no_coroutine)
         return f"{early.get_name()} {early.cancelled()} {late.get_name()} {late.result()}"
 
