@@ -229,6 +229,8 @@ def test_plan_of_a_session_that_runs_says_that_it_does_and_where(database_url, t
     agents = write_agents(tmp_path)
     told = run("plan", session, url=database_url, agents=agents).out
     assert told.startswith("it runs now, on worker shop-7, claimed 3 h ago: this is what a successor would do"), told
+    facts = run("sessions", "show", session, url=database_url).out.splitlines()
+    assert next(line.split() for line in facts if line.startswith("worker")) == ["worker", "shop-7"]
     as_json = json.loads(run("plan", session, "--json", url=database_url, agents=agents).out)
     assert (as_json["status"], as_json["worker"]) == ("running", "shop-7")
 

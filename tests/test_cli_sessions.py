@@ -235,6 +235,13 @@ def test_an_id_that_is_no_uuid_is_wrong_use(database_url, command):
     assert_one_sentence(run("sessions", command, "42", url=database_url), code=2, names=("'42'", "UUID"))
 
 
+def test_who_decides_on_a_session_is_told_where_its_approvals_are(database_url):
+    session = create(database_url)
+    ran = run("sessions", "approve", session, url=database_url)
+    assert_one_sentence(ran, code=2, names=(f"{session} is a session", f"agentrt sessions approvals {session}"))
+    assert_one_sentence(run("sessions", "approve", NOBODY, url=database_url), code=1, names=(f"no approval {NOBODY}",))
+
+
 def test_what_waits_in_a_session_that_does_not_exist_is_not_nothing(database_url):
     ran = run("sessions", "approvals", NOBODY, url=database_url)
     assert_one_sentence(ran, code=1, names=(NOBODY, "agentrt sessions list"))

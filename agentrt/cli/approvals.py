@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,7 +11,11 @@ from agentrt.cli.border import run
 from agentrt.cli.options import limit_option, read_message, text_option
 from agentrt.cli.output import print_json, print_table, relative
 from agentrt.cli.sessions import Json, MessageArgument, SessionArgument, app, database, print_status
+from agentrt.core.errors import InvalidArgument, NotFound
 from agentrt.core.session import Status
+
+if TYPE_CHECKING:
+    from agentrt.client import Client
 
 ApprovalArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
 Reviewer = Annotated[str | None, text_option("--reviewer", "Who decides; your user name when left out.")]
@@ -95,13 +99,29 @@ def _decide(
     async def act() -> Status:
         who = reviewer or getpass.getuser()
         async with database() as client:
-            return await client.decide(approval, verdict, reviewer=who, arguments_hash=arguments_hash, comment=comment)
+            try:
+                return await client.decide(
+                    approval, verdict, reviewer=who, arguments_hash=arguments_hash, comment=comment
+                )
+            except NotFound as unknown:
+                if not await _is_session(client, approval):
+                    raise
+                way = f"agentrt sessions approvals {approval} lists what it waits for"
+                raise InvalidArgument(f"{approval} is a session, not an approval: {way}") from unknown
 
     status = run(act())
     if as_json:
         print_json({"approval_id": approval, "status": status}, indent=None)
     else:
         typer.echo(str(status))
+
+
+async def _is_session(client: Client, given: str) -> bool:
+    try:
+        await client.get(given)
+    except NotFound:
+        return False
+    return True
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 
 from agentrt.cli.border import DONE, FAILED, run, warn
 from agentrt.cli.output import print_json, printable, relative
-from agentrt.cli.sessions import Json, SessionArgument, database
+from agentrt.cli.sessions import Json, SessionArgument, database, worker_name
 from agentrt.core.errors import InvalidArgument
 from agentrt.core.session import Status
 
@@ -72,9 +72,7 @@ async def _read_with_worker(session: str) -> tuple[Session, list[Entry], str | N
     async with database() as client:
         head = await client.get(session)
         entries = [entry async for entry in client.read(session)]
-        names = {row.id: row.name for row in await client.workers()} if head.lease_owner else {}
-    owner = head.lease_owner
-    return head, entries, None if owner is None else names.get(owner, str(owner))
+        return head, entries, await worker_name(client, head)
 
 
 def _state(head: Session, entries: Sequence[Entry], worker: str | None) -> str:

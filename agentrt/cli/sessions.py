@@ -176,6 +176,7 @@ def show(session: SessionArgument, *, as_json: Json = False) -> None:
         async with database() as client:
             head = await client.get(session)
             entries = [entry async for entry in client.read(session)]
+            worker = await worker_name(client, head)
         if as_json:
             from dataclasses import asdict
 
@@ -183,7 +184,7 @@ def show(session: SessionArgument, *, as_json: Json = False) -> None:
 
             print_json({**asdict(head), "journal": [entry_json(entry) for entry in entries]})
             return
-        print_facts(_facts(head))
+        print_facts(_facts(head, worker))
         typer.echo()
         show_entry = _printer(as_json=False)
         for entry in entries:
@@ -294,6 +295,14 @@ async def create_warning(client: Client, agent: str, queue: str) -> bool:
     return True
 
 
+async def worker_name(client: Client, head: Session) -> str | None:
+    """The name of the worker that the session runs on; None if it runs on none."""
+    if head.lease_owner is None:
+        return None
+    names = {row.id: row.name for row in await client.workers()}
+    return names.get(head.lease_owner, str(head.lease_owner))
+
+
 # --- what they see --------------------------------------------------------------------------------------------------
 
 
@@ -304,7 +313,7 @@ def _row(row: Any) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _facts(head: Session) -> dict[str, object]:
+def _facts(head: Session, worker: str | None) -> dict[str, object]:
     reason = None
     if head.suspension:
         reason = f"{head.suspension.get('reason')}: {head.suspension.get('message')}"
@@ -316,7 +325,7 @@ def _facts(head: Session) -> dict[str, object]:
         "status": f"{head.status}, archived" if head.archived_at else head.status,
         "": reason,
         "run": f"{head.run}, attempt {head.attempt} of {head.max_attempts}",
-        "worker": head.lease_owner,
+        "worker": worker,
         "ready": relative(head.ready_at) if head.status == Status.QUEUED else None,
         "turns": f"{head.turns} ({head.input_tokens:,} tokens in, {head.output_tokens:,} out, cost {head.cost:.4f})",
         "created": f"{relative(head.created_at)} ({head.created_at:%Y-%m-%d %H:%M:%S} UTC)",
