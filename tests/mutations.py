@@ -331,6 +331,17 @@ create trigger journal_no_update before update on agentrt.journal
         "postgres/test_worker_connections::test_the_databases_defaults_do_not_decide_about_durability_and_limits",
     ),
     _guard(
+        "what a tool's commit is asked by is no commit", COMMITTER,
+        "if written.answer is Answer.ALREADY and not await self._store.wrote(holding.session.id, key):", "if False:",
+        "worker/test_committer_tools::test_a_tools_commit_without_an_answer_is_settled_for_good",
+    ),
+    _guard(
+        "a tool gets no connection without a transaction", "agentrt/postgres/tooltransaction.py",
+        "if self._broken:  # perhaps", "if False:  # perhaps",
+        "postgres/test_worker_tool_transaction::"
+        "test_a_connection_on_which_no_transaction_could_be_begun_is_given_to_nobody",
+    ),
+    _guard(
         "a tool's transaction is the one that commits", "agentrt/postgres/tooltransaction.py",
         "if present != self._transaction_id or not connection.is_in_transaction():", "if False:",
         "postgres/test_worker_tool_transaction::test_a_tool_that_ends_the_transaction_itself_is_told",
