@@ -229,8 +229,9 @@ class RoleConnection:
         """
         limit = (self._options.statement_seconds if seconds is None else seconds) + _GRACE_SECONDS
         try:
-            async with asyncio.timeout(limit + CONNECT_SECONDS), self._lock:
+            async with asyncio.timeout(limit + CONNECT_SECONDS) as waiting, self._lock:
                 connection = await self._connected()
+                waiting.reschedule(None)
                 async with self._cut_by_failure(), asyncio.timeout(limit):
                     yield connection
         except CONNECTION_ERRORS as error:

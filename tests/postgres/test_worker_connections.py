@@ -17,6 +17,7 @@ import pytest
 from agentrt.core.errors import ClientError, ConfigurationError, DatabaseUnavailable, NotFound, SchemaMismatch
 from agentrt.core.session import SessionId
 from agentrt.ports import UnstorableBatch, WorkerState
+from agentrt.postgres import pool
 from agentrt.postgres.faults import LockTimeout, location
 from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, connect
 from agentrt.postgres.store import PostgresStores
@@ -273,3 +274,14 @@ async def test_the_keepers_connection_is_not_made_again_since_its_lock_is_gone(
     assert key not in (None, owner.liveness_key)
     assert (await again.renew(owner.info, key, draining=False)).state is WorkerState.ALIVE
     await again.close()
+
+
+async def test_the_time_that_a_call_waited_for_the_others_is_not_taken_from_its_statement(
+    options: DatabaseOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be cut in the middle, and the connection with it, for no fault of its own."""
+    connection = RoleConnection(options, Role.CLAIM)
+    before = await connection.fetch("select pg_backend_pid()")
+    monkeypatch.setattr(pool, "CONNECT_SECONDS", -options.statement_seconds - pool._GRACE_SECONDS)  # waited long enough
+    assert await connection.fetch("select pg_backend_pid()") == before
+    await connection.close()
