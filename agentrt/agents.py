@@ -77,7 +77,7 @@ class Agent:
     """An agent: a name that sessions refer to, a model, instructions and tools. Immutable.
 
     Args:
-        name: 1 to 100 of the characters ``A-Z a-z 0-9 _ . -``.
+        name: 1 to 100 of the characters ``A-Z a-z 0-9 _ . -``, a letter or digit first.
         model: ``"provider:name"``, or a model object: ``agentrt.ProviderModel`` with a key or base URL of its own,
             ``agentrt.testing.ScriptedModel``.
         instructions: the system prompt.
@@ -176,7 +176,9 @@ def _traits(tool: Tool) -> ToolTraits:
 def _checked_name(name: object) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    raise AgentDefinitionError(f"agent {name!r}: a name has 1 to 100 of the characters A-Z a-z 0-9 _ . -")
+    raise AgentDefinitionError(
+        f"agent {name!r}: a name has 1 to 100 of the characters A-Z a-z 0-9 _ . -, a letter or digit first"
+    )
 
 
 def _checked_instructions(name: str, instructions: object) -> str:

@@ -237,6 +237,7 @@ def test_a_tool_that_cannot_be_used_as_written_is_refused(options, function, wor
     [
         ({"name": ""}, "agent ''"),
         ({"name": "a b"}, "agent 'a b'"),
+        ({"name": "_x"}, "a letter or digit first"),
         ({"name": None}, "agent None"),
         ({"model": "gpt"}, "'provider:name'"),
         ({"model": "openai-chat:"}, "'provider:name'"),
