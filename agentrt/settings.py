@@ -178,7 +178,7 @@ class Settings(BaseSettings):
         if self.database_url is None:
             raise ConfigurationError(
                 "AGENTRT_DATABASE_URL is not set: set it to the URL of your database, such as "
-                "postgresql://user:password@host:5432/database (`agentrt demo` needs none)"
+                "postgresql://user:password@host:5432/database (`agentrt demo` and `agentrt dev` need none)"
             )
         return self.database_url
 

@@ -1,4 +1,4 @@
-"""``agentrt chat`` on a terminal: Ctrl-D and Ctrl-C whenever somebody may type them, and the way back."""
+"""``agentrt chat`` and questions on a terminal: Ctrl-D and Ctrl-C whenever somebody may type them, and the way back."""
 
 import json
 import re
@@ -106,3 +106,11 @@ def test_ctrl_c_before_anything_was_said_ends_the_chat(database_url):
         assert chat.wait() == 0, chat.shown
     assert "Traceback" not in chat.shown
     assert json.loads(run("sessions", "list", "--json", url=database_url).out) == []
+
+
+def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(database_url):
+    with on_terminal("prune", "--older-than", "90d", environ=environment(url=database_url)) as prune:
+        prune.wait_for("[y/N]: ")
+        prune.type(CTRL_C)
+        assert prune.wait() == 130, prune.shown
+    assert "Traceback" not in prune.shown

@@ -23,7 +23,13 @@ def agents() -> None:
 def list_agents(
     *,
     agents: Annotated[
-        list[str] | None, typer.Option("--agents", "-a", metavar="MODULE|FILE", help="AGENTRT_AGENTS; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--agents",
+            "-a",
+            metavar="MODULE|FILE",
+            help="Where agents are: ./shop.py or shop.agents; AGENTRT_AGENTS. May be repeated.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 from agentrt.cli.border import run
 from agentrt.cli.options import limit_option, read_message, text_option
 from agentrt.cli.output import print_json, print_table, relative
-from agentrt.cli.sessions import Json, MessageArgument, SessionArgument, app, database, print_status
+from agentrt.cli.sessions import Json, SessionArgument, app, database, print_status
 from agentrt.core.errors import InvalidArgument, NotFound
 from agentrt.core.session import Status
 
@@ -26,7 +26,7 @@ Hash = Annotated[
 
 @app.command()
 def approvals(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Only of this session.")] = None,
+    session: Annotated[str | None, typer.Argument(metavar="SESSION", help="Only of this session.")] = None,
     *,
     limit: Annotated[int, limit_option("At most so many, oldest first.")] = 50,
     as_json: Json = False,
@@ -128,7 +128,7 @@ async def _is_session(client: Client, given: str) -> bool:
 def answer(
     session: SessionArgument,
     call: Annotated[str, typer.Argument(metavar="CALL", help="The call's id.")],
-    result: MessageArgument,
+    result: Annotated[str, typer.Argument(help="The result; - reads it from standard input.")],
     *,
     error: Annotated[bool, typer.Option("--error", help="The call failed, and this says why.")] = False,
     as_json: Json = False,

@@ -47,11 +47,8 @@ def border(command: typer.Typer) -> NoReturn:
     except _Usage as error:
         _wrong_use(error)
         sys.exit(WRONG_USE)
-    except typer.Abort as no:  # the answer to a question was "no", or there was none
-        if no.__context__ is not None:
-            typer.echo(err=True)  # the cursor stands behind the question
-        complain("not confirmed: nothing was done")
-        sys.exit(INTERRUPTED if isinstance(no.__context__, KeyboardInterrupt) else FAILED)
+    except typer.Abort as no:
+        sys.exit(_not_confirmed(no))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `| head` has seen enough
@@ -72,9 +69,19 @@ def border(command: typer.Typer) -> NoReturn:
     sys.exit(code if isinstance(code, int) else DONE)
 
 
+def _not_confirmed(no: BaseException) -> int:
+    """The answer to a question was "no" (then nothing led to it), or there was none."""
+    if no.__context__ is not None:
+        typer.echo(err=True)  # the cursor stands behind the question
+    if isinstance(no.__context__, KeyboardInterrupt):
+        return INTERRUPTED
+    complain("not confirmed: nothing was done")
+    return FAILED
+
+
 def _wrong_use(error: Any) -> None:
     """What is wrong with the line as it was typed, and where to read on."""
-    text, context = str(error.format_message()), error.ctx
+    text, context = str(error.format_message()), getattr(error, "ctx", None)
     if "\n" in text.strip() or not text.strip():  # no command was named: this is the help
         typer.echo(text, nl=not text.endswith("\n"), err=True)
     elif context is None:

@@ -32,7 +32,12 @@ def dev(
     *,
     agents: Annotated[
         list[str] | None,
-        typer.Option("--agents", "-a", metavar="MODULE|FILE", help="AGENTRT_AGENTS; a scripted sample when left out."),
+        typer.Option(
+            "--agents",
+            "-a",
+            metavar="MODULE|FILE",
+            help="Where agents are: ./shop.py or shop.agents; AGENTRT_AGENTS. A scripted sample when left out.",
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the database's files are kept; .agentrt when left out.")

@@ -164,7 +164,7 @@ def _in_words_of_end(end: Completed | Failed) -> str:
 
 
 def lint(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    session: Annotated[str | None, typer.Argument(metavar="SESSION", help="The session's id.")] = None,
     *,
     file: Annotated[Path | None, typer.Option(help="A file of `sessions export` instead.")] = None,
     as_json: Json = False,

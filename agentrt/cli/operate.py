@@ -21,7 +21,7 @@ BATCH = 500
 
 @app.command()
 def resume(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    session: Annotated[str | None, typer.Argument(metavar="SESSION", help="The session's id.")] = None,
     *,
     reason: Annotated[
         SuspendReason | None,

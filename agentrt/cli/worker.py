@@ -12,17 +12,31 @@ from agentrt.cli.options import text, text_option, whole
 def worker(
     *,
     agents: Annotated[
-        list[str] | None, typer.Option("--agents", "-a", metavar="MODULE|FILE", help="AGENTRT_AGENTS; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--agents",
+            "-a",
+            metavar="MODULE|FILE",
+            help="Where agents are: ./shop.py or shop.agents; AGENTRT_AGENTS. May be repeated.",
+        ),
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", "-q", parser=text("--queue"), metavar="NAME", help="AGENTRT_QUEUES; may be repeated."),
+        typer.Option(
+            "--queue",
+            "-q",
+            parser=text("--queue"),
+            metavar="NAME",
+            help="A queue to serve; AGENTRT_QUEUES. May be repeated.",
+        ),
     ] = None,
     slots: Annotated[
         int | None,
-        typer.Option(parser=whole("--slots", 1, 10_000), metavar="NUMBER", help="AGENTRT_SLOTS: sessions at once."),
+        typer.Option(
+            parser=whole("--slots", 1, 10_000), metavar="NUMBER", help="Sessions at once, 1 to 10,000; AGENTRT_SLOTS."
+        ),
     ] = None,
-    name: Annotated[str | None, text_option("--name", "AGENTRT_WORKER_NAME: for people.")] = None,
+    name: Annotated[str | None, text_option("--name", "The worker's name, for people; AGENTRT_WORKER_NAME.")] = None,
 ) -> None:
     """Run sessions until SIGTERM or Ctrl-C, which drains; a second one cuts the drain short."""
     from agentrt.app import run_worker
