@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentrt.core.events import AgentUnavailable, ClaimFailed, ClaimFinished
-from agentrt.core.session import Session, WorkerId
+from agentrt.core.session import Session, SessionId, WorkerId
 from agentrt.ports import EventSink, Offer, SessionStore
 from agentrt.settings import Settings
 from agentrt.worker.holding import Holdings
@@ -23,7 +23,7 @@ _DEAF_POLL_SECONDS = 1.0
 @dataclass(slots=True)
 class _Withheld:
     until: float
-    trial: bool = False
+    trial: SessionId | None = None
 
 
 class Offering:
@@ -45,7 +45,7 @@ class Offering:
 
     def withhold(self, agent: str, error: str) -> None:
         """Do not offer ``agent`` for a while: its model cannot be used as this worker is configured."""
-        if agent not in self._withheld or self._withheld[agent].trial:
+        if agent not in self._withheld or self._withheld[agent].trial is not None:
             self._emit(AgentUnavailable(agent=agent, error=error))
         self._withheld[agent] = _Withheld(self._clock() + jittered(WITHHELD_SECONDS, spread=0.1))
 
@@ -53,15 +53,15 @@ class Offering:
         """What others are told: the agents that are not withheld, a trial or not. From any thread."""
         return tuple(sorted(agent for agent in self._agents if agent not in self._withheld))
 
-    def begun(self, agent: str) -> None:
-        """A session of ``agent`` was claimed; the trial, if there is one to be made."""
-        if agent in self._withheld:
-            self._withheld[agent].trial = True
+    def begun(self, session: Session) -> None:
+        """``session`` was claimed; it is the trial of its agent, if there is one to be made."""
+        if session.agent in self._withheld:
+            self._withheld[session.agent].trial = session.id
 
-    def ended(self, agent: str) -> None:
-        """A session of ``agent`` has left its slot: a trial that was not withheld again has succeeded."""
-        if agent in self._withheld and self._withheld[agent].trial:
-            del self._withheld[agent]
+    def ended(self, session: Session) -> None:
+        """``session`` has left its slot: a trial that was not withheld again has succeeded."""
+        if session.agent in self._withheld and self._withheld[session.agent].trial == session.id:
+            del self._withheld[session.agent]
 
     def offers(self) -> Iterator[tuple[Offer, bool]]:
         """What to claim for, and whether it is a trial, of one session."""
@@ -69,7 +69,7 @@ class Offering:
         if sound:
             yield Offer(queues=self._queues, agents=sound), False
         for agent, withheld in list(self._withheld.items()):
-            if agent in self._agents and not withheld.trial and self._clock() >= withheld.until:
+            if agent in self._agents and withheld.trial is None and self._clock() >= withheld.until:
                 yield Offer(queues=self._queues, agents={agent: self._agents[agent]}), True
 
 
@@ -201,7 +201,7 @@ class Claimer:
             claimed = await self._store.claim(self._worker_id, offer, limit=limit, fragile_limit=fragile)
             self.unanswered |= not claimed.whole
             for session in claimed.sessions:
-                self._offering.begun(session.agent)
+                self._offering.begun(session)
                 self._start(session)
         except BaseException:
             self.unanswered = True

@@ -250,7 +250,7 @@ class Incarnation:
 
     def _leave_slot(self, holding: Holding) -> None:
         self.holdings.remove(holding)
-        self._offering.ended(holding.session.agent)
+        self._offering.ended(holding.session)
         if holding.fenced and not holding.ended:
             self.reconciler.stopped(holding)
         self.committer.forget(holding)

@@ -177,6 +177,7 @@ async def test_an_agent_that_cannot_be_used_here_is_not_offered_until_one_sessio
 ) -> None:
     fleet = Fleet(ground, a="1", b="2")
     offering = fleet.offering
+    trial, other = [replace(holding.session, agent="a") for holding in await ground.hold(2)]
     assert _offered(offering) == [(["a", "b"], False)]
     assert offering.offered() == ("a", "b")
     offering.withhold("a", "no key")
@@ -186,14 +187,16 @@ async def test_an_agent_that_cannot_be_used_here_is_not_offered_until_one_sessio
     fleet.clock.now += 300
     assert _offered(offering) == [(["b"], False), (["a"], True)]
     assert offering.offered() == ("b",), "a trial is no offer that another worker may count on"
-    offering.begun("a")
+    offering.begun(trial)
     assert _offered(offering) == [(["b"], False)]
     offering.withhold("a", "still no key")
-    offering.ended("a")
+    offering.ended(trial)
     assert _offered(offering) == [(["b"], False)]
     fleet.clock.now += 300
-    offering.begun("a")
-    offering.ended("a")
+    offering.begun(trial)
+    offering.ended(other)
+    assert _offered(offering) == [(["b"], False)], "one that was claimed before shows nothing"
+    offering.ended(trial)
     assert _offered(offering) == [(["a", "b"], False)]
     assert offering.offered() == ("a", "b")
 
