@@ -43,7 +43,7 @@ def result_text(value: Any) -> str:
         return str.__str__(value)  # a subclass may bring methods of its own
     try:
         return to_json(value, bytes_mode="base64", inf_nan_mode="strings", serialize_unknown=True).decode()
-    except BaseException:  # noqa: BLE001 - the user's other code: fields that are computed, repr
+    except Exception:  # noqa: BLE001 - the user's other code, whatever it raises: fields that are computed, repr
         return _ascii_json(value)
 
 
