@@ -24,6 +24,9 @@ MOST_SESSIONS = 500
 MOST_BYTES = 4 * 1024 * 1024
 """In one group commit, about; one session's write is sent however large it is."""
 
+CROWD = 50
+"""Sessions with as much work between two commits as it costs to make two out of one."""
+
 _REST_SECONDS = 0.005
 _MOST_MERGED = 100
 
@@ -233,17 +236,28 @@ class Backlog:
 
     def __init__(self, most_sessions: int = MOST_SESSIONS) -> None:
         self.bounds = Bounds(most_sessions)
+        self.share = most_sessions
+        """How many sessions the next commit takes."""
         self._lines: dict[Line, None] = {}
-        self.wanted = asyncio.Event()
+        self._filled = asyncio.Event()
 
     def put(self, line: Line) -> None:
         self._lines[line] = None
-        self.wanted.set()
+        self._filled.set()
+
+    async def filled(self) -> None:
+        """Wait until something is there. Of a crowd that comes while no commit is in flight the first one takes half:
+        all in one, they would ask for the next one together too, and database and worker wait for each other in turn.
+        """
+        idle = not self._filled.is_set()
+        await self._filled.wait()
+        crowd = idle and len(self._lines) > CROWD
+        self.share = min(self.bounds.sessions, len(self._lines) // 2 if crowd else len(self._lines))
 
     def drain(self) -> list[Line]:
         lines = sorted(self._lines, key=lambda line: line.waits)
         self._lines.clear()
-        self.wanted.clear()
+        self._filled.clear()
         return lines
 
     def look_again(self, offer: Callable[[Line], None]) -> None:

@@ -197,7 +197,7 @@ class Committer:
     async def _serve(self, kind: Lane, backlog: Backlog) -> None:
         backoff = Backoff()
         while True:
-            await backlog.wanted.wait()
+            await backlog.filled()
             batch = self._take(kind, backlog)
             if batch and not await self._commit(kind, batch):
                 backlog.bounds.failed(batch)
@@ -219,9 +219,7 @@ class Committer:
                 self._drop(line, LeaseLost(f"session {holding.session.id} is lost: {holding.lost_reason}"))
             elif line.lane() is not kind:
                 self._offer(line)
-            elif batch and (
-                holding.session.id in batch or len(batch) >= backlog.bounds.sessions or line.least_size() > room
-            ):
+            elif batch and (holding.session.id in batch or len(batch) >= backlog.share or line.least_size() > room):
                 backlog.put(line)
             else:
                 sending = batch[holding.session.id] = line.form(room)

@@ -13,7 +13,7 @@ from agentrt.core.journal import AssistantMessage
 from agentrt.ports import Answer, NewEntry, UnstorableBatch, Write
 from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.store import PostgresStores
-from agentrt.worker.commitline import MOST_BYTES, MOST_SESSIONS, Asked, Bounds, Line, Sending
+from agentrt.worker.commitline import CROWD, MOST_BYTES, MOST_SESSIONS, Asked, Bounds, Line, Sending
 from agentrt.worker.holding import Holding
 from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.commits import committing
@@ -62,6 +62,27 @@ async def test_a_commit_is_bounded_in_bytes_and_one_session_goes_however_large_i
         written = await asyncio.gather(first, *asked)
     assert [len(writes) for _, writes, _ in store.calls] == [1, 2, 2, 1, 1]
     assert [one.answer for one in written] == [Answer.WRITTEN] * 7
+
+
+@pytest.mark.parametrize(("sessions", "commits"), [(CROWD, [CROWD]), (2 * CROWD, [CROWD, CROWD])])
+async def test_of_a_crowd_that_comes_at_once_half_goes_first(ground: Ground, sessions: int, commits: list[int]) -> None:
+    holdings = await ground.hold(sessions)
+    async with committing(ground) as (committer, store):
+        await asyncio.gather(*[committer.append(holding, [result()]) for holding in holdings])
+    assert [len(writes) for _, writes, _ in store.calls] == commits
+
+
+async def test_a_crowd_that_has_gathered_behind_a_commit_goes_together(ground: Ground) -> None:
+    first, *crowd = await ground.hold(2 * CROWD + 1)
+    async with committing(ground) as (committer, store):
+        store.gate.clear()
+        asked = [asyncio.create_task(committer.append(first, [result()]))]
+        await store.arrived.wait()
+        asked += [asyncio.create_task(committer.append(holding, [result()])) for holding in crowd]
+        await asyncio.sleep(0)
+        store.gate.set()
+        await asyncio.gather(*asked)
+    assert [len(writes) for _, writes, _ in store.calls] == [1, 2 * CROWD]
 
 
 async def test_the_writes_of_one_session_are_merged_within_the_bound_only(ground: Ground) -> None:
