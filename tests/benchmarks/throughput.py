@@ -36,7 +36,8 @@ select extract(epoch from max(created_at) filter (where type = 'session_complete
 
 
 async def appends(url: str, *, sessions: int, seconds: float) -> float:
-    """Entries per second of one worker whose sessions each append one entry after another."""
+    """Entries per second of one worker whose sessions each append one entry after another. They begin in step, and
+    share a core with the committer: what making the entries costs is part of it."""
     async with benchmark_database(url) as database, hiring(DatabaseOptions(url=database)) as hire:
         connection = await asyncpg.connect(database)
         await create(connection, sessions)
