@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrt.cli.chat import _show
 from agentrt.cli.dev import changed, free_port, prepare, state_of, watched_folders, with_database, worker_environ
+from agentrt.core.journal import Entry, SessionOrphaned, SessionReleased
+from agentrt.core.session import Seq
 from agentrt.settings import Settings
 from tests.commandline import assert_one_sentence, environment, run
 from tests.servers import new_folder
@@ -145,6 +148,14 @@ def test_who_waits_for_an_agent_that_nobody_serves_is_told_how_to_leave(database
         chat.wait()
     assert "cancelled" in out
     assert chat.returncode == 0
+
+
+def test_whoever_waits_in_a_chat_is_told_of_crashes_and_takeovers(capsys):
+    _show(Entry(seq=Seq(4), run=1, data=SessionReleased(reason="crash", message="RuntimeError: boom")))
+    _show(Entry(seq=Seq(6), run=1, data=SessionOrphaned(worker="shop-1")))
+    crashed, gone = capsys.readouterr().out.splitlines()
+    assert "the run crashed: RuntimeError: boom" in crashed
+    assert "worker shop-1 is gone; the session is free for another one" in gone
 
 
 def test_a_chat_with_a_session_that_does_not_exist_is_refused(database_url):

@@ -57,5 +57,5 @@ def version() -> None:
 
 
 def main() -> NoReturn:
-    """The entry point ``agentrt``. Exit codes: 0 done, 1 the thing failed, 2 wrong use."""
+    """The entry point ``agentrt``. Exit codes: 0 done, 1 the thing failed, 2 wrong use, 130 Ctrl-C."""
     border(app)

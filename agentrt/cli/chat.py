@@ -205,7 +205,15 @@ class _Chat:
 
 def _show(entry: Entry) -> None:
     from agentrt.core.content import Text, ToolCall
-    from agentrt.core.journal import AssistantMessage, ModelRetried, SessionFailed, SessionSuspended, ToolResult
+    from agentrt.core.journal import (
+        AssistantMessage,
+        ModelRetried,
+        SessionFailed,
+        SessionOrphaned,
+        SessionReleased,
+        SessionSuspended,
+        ToolResult,
+    )
 
     match entry.data:
         case AssistantMessage(content=content):
@@ -221,6 +229,10 @@ def _show(entry: Entry) -> None:
             _dim(f"{tool} {outcome}: {text}")
         case ModelRetried(message=text, delay_seconds=delay):
             _dim(f"the model did not answer ({text}); again in {delay:.0f} s")
+        case SessionReleased(reason="crash", message=text):
+            _dim(f"the run crashed: {text}")
+        case SessionOrphaned(worker=worker):
+            _dim(f"worker {worker or 'of the session'} is gone; the session is free for another one")
         case SessionSuspended(suspension=suspension) if suspension.get("reason") != "input":
             _dim(f"waits: {suspension.get('reason')} {suspension.get('message') or ''}")
         case SessionFailed(outcome=outcome):
