@@ -88,7 +88,6 @@ class Holding:
         return True
 
 
-FRAGILE_ATTEMPT = 3
 _PROGRESS = (AssistantMessage, ToolResult)
 
 
