@@ -1,9 +1,9 @@
 """What a user writes: agents, tools, and where a worker finds them."""
 
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 import pytest
@@ -159,29 +159,6 @@ def unknowable(a: threading.Thread):
     """No schema."""
 
 
-def context_by_name(*, ctx: ToolContext, a: int):
-    """The worker gives it by position."""
-
-
-def context_or_none(ctx: ToolContext | None, a: int):
-    """The worker gives it always."""
-
-
-def lazily_checked(a: dict[str, Iterable[int]]):
-    """An item of a wrong type would be met in the middle of the work."""
-
-
-def default_of_no_json(a: float = float("nan")):
-    """No provider takes the schema."""
-
-
-def of_the_class(a: Any):
-    """No parameter has such a type, whatever a type checker would say."""
-
-
-of_the_class.__annotations__["a"] = ClassVar[int]
-
-
 async def without_context(a: int):
     """Without context."""
 
@@ -201,11 +178,6 @@ async def slowly_one_by_one() -> AsyncIterator[int]:
         ({}, variadic, "*numbers"),
         ({}, late_context, "first parameter"),
         ({}, unknowable, "no JSON schema"),
-        ({}, context_by_name, "given by position"),
-        ({}, context_or_none, "annotated with nothing else"),
-        ({}, lazily_checked, "a list or Sequence"),
-        ({}, default_of_no_json, "no JSON schema"),
-        ({}, of_the_class, "ClassVar[int]"),
         ({"description": 3}, add, "description=3"),
         ({"effect": ""}, add, "effect=''"),
         ({"name": "a b"}, add, "'a b'"),

@@ -1,12 +1,15 @@
-"""Arguments that a model invents, and the words in which a tool refuses them."""
+"""Arguments that a model invents, the words in which a tool refuses them, and parameters that take none."""
 
 import json
-from typing import Any
+import re
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from agentrt.agents import InvalidArguments, tool
+from agentrt.agents import InvalidArguments, ToolContext, tool
+from agentrt.core.errors import AgentDefinitionError
 
 
 class Rough(Exception):
@@ -78,3 +81,44 @@ def test_a_complaint_does_not_repeat_all_that_the_model_wrote():
     with pytest.raises(InvalidArguments) as caught:
         measure.parse(json.dumps({"k" * 1_000_000: 1}))
     assert len(str(caught.value)) < 2_000
+
+
+# --- parameters that could never be filled in -------------------------------------------------------------------------
+
+
+def context_by_name(*, ctx: ToolContext, a: int):
+    """The worker gives it by position."""
+
+
+def context_or_none(ctx: ToolContext | None, a: int):
+    """The worker gives it always."""
+
+
+def lazily_checked(a: dict[str, Iterable[int]]):
+    """An item of a wrong type would be met in the middle of the work."""
+
+
+def default_of_no_json(a: float = float("nan")):
+    """No provider takes the schema."""
+
+
+def of_the_class(a: Any):
+    """No parameter has such a type, whatever a type checker would say."""
+
+
+of_the_class.__annotations__["a"] = ClassVar[int]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (context_by_name, "given by position"),
+        (context_or_none, "annotated with nothing else"),
+        (lazily_checked, "a list or Sequence"),
+        (default_of_no_json, "no JSON schema"),
+        (of_the_class, "ClassVar[int]"),
+    ],
+)
+def test_a_parameter_that_could_never_be_filled_in_is_refused(function, words):
+    with pytest.raises(AgentDefinitionError, match=re.escape(words)):
+        tool(function)
