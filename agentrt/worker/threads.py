@@ -115,6 +115,7 @@ class ToolThreads:
             future.set_result(result)
         else:
             future.set_exception(_harmless(error, "tool"))
+            future.exception()  # as of a task: perhaps nobody waits for it any more
 
 
 _inside_tool: Final = contextvars.ContextVar("agentrt_inside_tool", default=False)

@@ -1,6 +1,7 @@
 """The parts of running tools that need no database: threads, texts, the built-in question."""
 
 import asyncio
+import gc
 import threading
 import time
 
@@ -45,6 +46,20 @@ async def test_a_thread_that_was_given_up_counts_until_its_function_returns():
 async def _one(threads: ToolThreads) -> object:
     async with threads.thread() as start:
         return await start(lambda: "ran")
+
+
+async def test_the_error_of_a_thread_that_was_given_up_is_nobodys():
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+    threads = ToolThreads(1)
+    release = threading.Event()
+    async with threads.thread() as start:
+        start(lambda: release.wait(10) and 1 // 0)
+    release.set()
+    assert await asyncio.wait_for(_one(threads), 5) == "ran"
+    gc.collect()
+    asyncio.get_running_loop().set_exception_handler(None)
+    assert told == []
 
 
 async def test_a_thread_that_was_not_used_is_free_again():
