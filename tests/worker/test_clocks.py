@@ -5,8 +5,8 @@ import time
 import pytest
 
 from tests.postgres.owner import may_judge
+from tests.worker.keepers import kept
 from tests.worker.ownership import Ground
-from tests.worker.test_keeper import kept
 
 
 async def test_clocks_that_are_ten_minutes_wrong_steal_nothing_and_keep_nothing_alive(
