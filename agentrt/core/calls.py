@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from agentrt.core.content import Content, ToolCall
 from agentrt.core.journal import Effect, ToolOutcome, ToolResult
@@ -75,8 +76,32 @@ class Close:
 Judgement = Run | Reconcile | AwaitApproval | AwaitResult | NeedsApproval | Close
 
 
-def judge(call: OpenCall, tools: Mapping[str, ToolTraits], unresolved: Collection[tuple[str, str]]) -> Judgement:
-    """What is to be done with ``call``. ``unresolved`` are the tools and arguments whose outcome is unknown."""
+class CallKey(NamedTuple):
+    """Equal for calls that a tool cannot tell apart."""
+
+    tool: str
+    arguments: str
+
+
+def same_call_key(call: ToolCall) -> CallKey:
+    """What ``call`` asks for, however its arguments are written: white space, the order of keys, escapes and 1.0 for 1
+    make no other call. Text that is no JSON, which no tool runs, is itself. Arguments are checked strictly, so that
+    ``"5"`` and 5 are two calls; approvals are of the text as it was received."""
+    text = call.arguments if call.arguments.strip() else "{}"
+    try:
+        read = json.loads(text, parse_float=_number)
+        return CallKey(call.tool, json.dumps(read, sort_keys=True, separators=(",", ":")))
+    except (ValueError, RecursionError):
+        return CallKey(call.tool, text)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def judge(call: OpenCall, tools: Mapping[str, ToolTraits], unresolved: Collection[CallKey]) -> Judgement:
+    """What is to be done with ``call``. ``unresolved`` are the calls whose outcome is unknown."""
     traits = tools.get(call.call.tool)
     if call.started and not call.deferred:
         return _judge_started(call, traits)
@@ -103,13 +128,11 @@ def _judge_closed_off(call: OpenCall, traits: ToolTraits | None) -> Judgement:
     return _close(call, ToolOutcome.INTERRUPTED, interrupted(begun=call.deferred, harmless=harmless))
 
 
-def _judge_runnable(call: OpenCall, traits: ToolTraits, unresolved: Collection[tuple[str, str]]) -> Judgement:
+def _judge_runnable(call: OpenCall, traits: ToolTraits, unresolved: Collection[CallKey]) -> Judgement:
     if call.orphaned >= DEADLY:
         return _close(call, ToolOutcome.ERROR, CRASHED)
-    repeats = (call.call.tool, call.call.arguments) in unresolved
-    if repeats and traits.guards_repetition and call.approval is None:
-        return NeedsApproval()
-    return Run()
+    may_repeat = bool(unresolved) and traits.guards_repetition and call.approval is None
+    return NeedsApproval() if may_repeat and same_call_key(call.call) in unresolved else Run()
 
 
 def _judge_started(call: OpenCall, traits: ToolTraits | None) -> Judgement:
@@ -139,18 +162,17 @@ def _close(call: OpenCall, outcome: ToolOutcome, content: str, *, left_open: boo
     return Close(ToolResult(call.call.call_id, call.call.tool, content, outcome), left_open)
 
 
-def unresolved_unknowns(transcript: Transcript) -> frozenset[tuple[str, str]]:
-    """Tool and arguments of the calls whose outcome is unknown, and which no later call like them has settled by
-    ending well."""
-    unresolved: dict[tuple[str, str], None] = {}
+def unresolved_unknowns(transcript: Transcript) -> frozenset[CallKey]:
+    """The calls whose outcome is unknown, and which no later call like them has settled by ending well."""
+    unresolved: set[CallKey] = set()
     for turn in transcript.turns:
         for call, result in zip(turn.calls, turn.results, strict=True):
             if result is None:
                 continue
             if result.outcome is ToolOutcome.UNKNOWN:
-                unresolved[call.tool, call.arguments] = None
-            elif result.outcome is ToolOutcome.OK:
-                unresolved.pop((call.tool, call.arguments), None)
+                unresolved.add(same_call_key(call))
+            elif unresolved and result.outcome is ToolOutcome.OK:
+                unresolved.discard(same_call_key(call))
     return frozenset(unresolved)
 
 

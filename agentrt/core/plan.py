@@ -10,12 +10,14 @@ from agentrt.core.budget import Limits, Spent, over
 from agentrt.core.calls import (
     AwaitApproval,
     AwaitResult,
+    CallKey,
     Close,
     NeedsApproval,
     Reconcile,
     Run,
     ToolTraits,
     judge,
+    same_call_key,
     unresolved_unknowns,
 )
 from agentrt.core.journal import StopReason, ToolOutcome, ToolResult
@@ -135,19 +137,16 @@ def _one_of_each(
     run: Sequence[OpenCall], reconcile: Sequence[OpenCall], tools: Mapping[str, ToolTraits]
 ) -> tuple[OpenCall, ...]:
     """``run`` without second calls of the same effect: they follow when it is known how the first one ended."""
-    under_way = {_key(call) for call in reconcile}
+    under_way = {same_call_key(call.call) for call in reconcile}
     kept: list[OpenCall] = []
     for call in run:
         if tools[call.call.tool].guards_repetition:
-            if _key(call) in under_way:
+            key = same_call_key(call.call)
+            if key in under_way:
                 continue
-            under_way.add(_key(call))
+            under_way.add(key)
         kept.append(call)
     return tuple(kept)
-
-
-def _key(call: OpenCall) -> tuple[str, str]:
-    return call.call.tool, call.call.arguments
 
 
 def _wait(decisions: Sequence[OpenCall], results: Sequence[OpenCall]) -> Wait:
@@ -223,13 +222,13 @@ def _repeated_failure(transcript: Transcript) -> str | None:
     common = set.intersection(*(_failures(turn) for turn in turns))
     if not common:
         return None
-    tool, _, content = min(common)
-    return f"the call of {tool} failed {MAX_IDENTICAL_FAILURES} times in a row in the same way: {content[:500]}"
+    call, content = min(common)
+    return f"the call of {call.tool} failed {MAX_IDENTICAL_FAILURES} times in a row in the same way: {content[:500]}"
 
 
-def _failures(turn: Turn) -> set[tuple[str, str, str]]:
+def _failures(turn: Turn) -> set[tuple[CallKey, str]]:
     return {
-        (call.tool, call.arguments, result.content)
+        (same_call_key(call), result.content)
         for call, result in zip(turn.calls, turn.results, strict=True)
         if result is not None and result.outcome in (ToolOutcome.ERROR, ToolOutcome.NOT_RUN)
     }

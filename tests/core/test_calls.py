@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from agentrt.core.budget import Limits
-from agentrt.core.calls import CRASHED, EXPIRED, GONE, NOT_BEGUN, OBSOLETE, UNKNOWN, interrupted
+from agentrt.core.calls import CRASHED, EXPIRED, GONE, NOT_BEGUN, OBSOLETE, UNKNOWN, interrupted, same_call_key
+from agentrt.core.content import ToolCall
 from agentrt.core.journal import (
     ApprovalDecided,
     ApprovalRequested,
@@ -262,6 +263,45 @@ def test_a_call_like_one_of_unknown_outcome_becomes_an_approval() -> None:
     asks = ApprovalRequested(APPROVAL, wire_id(5), None, "write", '{"a": 1}', "", "may_repeat")
     assert isinstance(step(*told, asks), Wait)
     assert run(step(*told, asks, ApprovalDecided(APPROVAL, wire_id(5), "approved"))) == ["write"]
+
+
+def test_a_call_that_is_written_in_another_way_is_no_other_call() -> None:
+    """F27: white space, order of keys, escapes and forms of a number are not what a tool sees."""
+    for written in (' {\n"a" : 1 }\t', '{"\\u0061": 1}', '{"a": 1.0}', '{"a": 1e0}', '{"a": 10E-1}'):
+        assert isinstance(step(*REPEATED, answer(call("write", written))), AskApproval)
+        settled = (*REPEATED, answer(call("write", written)), result(5), answer(call("write", '{"a": 1}')))
+        assert run(step(*settled)) == ["write"]
+        together = step(user(), answer(call("write", '{"a": 1}'), call("write", written)))
+        assert isinstance(together, RunTools)
+        assert [one.call.call_id for one in together.calls] == [wire_id(2)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ('{"a": {"x": 1, "y": [2, 1]}, "b": "é😀"}', '{"b":"\\u00e9\\ud83d\\ude00","a":{"y":[2,1],"x":1}}', True),
+        ("", "{}", True),
+        (" ", "{ }", True),
+        ('{"a": [1, 2]}', '{"a": [2, 1]}', False),
+        ('{"a": "5"}', '{"a": 5}', False),
+        ('{"a": true}', '{"a": 1}', False),
+        ('{"a": null}', "{}", False),
+        ('{"a": 9007199254740993}', '{"a": 9007199254740992}', False),
+        ('{"a": 1e400}', '{"a": NaN}', False),
+        ('{"a": "\\ud800"}', '{"a":"\\ud800"}', True),
+        ('{"a": "\\ud800"}', '{"a": "\\ud801"}', False),
+        ('{"a": "\ud800"}', '{"a": "\\ud800"}', True),
+        ('{"a": 1', '{"a": 2', False),
+        ('{"a": 1', '{"a": 1', True),
+        ("9" * 5000, "8" * 5000, False),
+        ("[" * 100_000, "[" * 100_001, False),
+        ("[" * 100_000 + "]" * 100_000, "[" * 100_000 + "]" * 100_000, True),
+    ],
+)
+def test_two_calls_are_the_same_when_their_tool_would_see_the_same(one: str, other: str, *, same: bool) -> None:
+    """F27: whatever a model wrote, without raising."""
+    assert (same_call_key(ToolCall("t", one)) == same_call_key(ToolCall("t", other))) is same
+    assert same_call_key(ToolCall("t", one)) != same_call_key(ToolCall("u", one))
 
 
 def test_other_arguments_another_tool_or_a_tool_that_allows_it_are_run() -> None:

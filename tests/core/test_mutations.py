@@ -89,12 +89,17 @@ MUTATIONS = (
     ),
     Mutation(
         "what may repeat an unknown effect is run",
-        calls._judge_runnable, "if repeats and", "if False and",
+        calls._judge_runnable, "if may_repeat and", "if False and",
         of_stories.test_what_may_repeat_an_unknown_effect_is_run_only_after_an_approval, stories,
     ),
     Mutation(
+        "a call that is written in another way is another call",
+        calls.same_call_key, "read = json.loads(text, parse_float=_number)", "read = text",
+        test_calls.test_a_call_that_is_written_in_another_way_is_no_other_call,
+    ),
+    Mutation(
         "equal calls of one answer run side by side",
-        plan._one_of_each, "if _key(call) in under_way:", "if not under_way:",
+        plan._one_of_each, "if key in under_way:", "if not under_way:",
         test_calls.test_two_equal_calls_of_one_answer_are_not_run_side_by_side,
     ),
     Mutation(

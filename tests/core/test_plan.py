@@ -229,6 +229,17 @@ def test_three_identical_failures_in_a_row_end_the_run() -> None:
     assert step(user(), *fails, SessionFailed(), SessionRetried()) == AskModel()
 
 
+def test_identical_failures_may_be_written_in_different_ways() -> None:
+    """F8: white space and escapes make no other call."""
+    written = ('{"n":"a"}', '{ "n": "a" }', '{"n": "\\u0061"}')
+    fails = [
+        part
+        for n, text in enumerate(written)
+        for part in (answer(call("read", text)), result(2 * n + 2, outcome="error"))
+    ]
+    assert isinstance(step(user(), *fails), Finish)
+
+
 def test_failures_that_differ_do_not_end_the_run() -> None:
     """F8."""
     told: list[EntryData] = [user()]
