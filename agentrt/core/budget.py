@@ -24,13 +24,21 @@ def counted_usage(usage: Usage) -> Usage:
     )
 
 
-def _tokens(count: int) -> int:
-    return min(max(count, 0), MOST_TOKENS)
+def _tokens(count: object) -> int:
+    """Providers may send fractions; what is no number counts nothing."""
+    return int(_clamped(count, MOST_TOKENS) or 0)
 
 
 def counted_cost(cost: float | None) -> float | None:
     """What can be added up and stored of what a call is said to have cost; None for what is no number."""
-    return None if cost is None or math.isnan(cost) else min(max(cost, 0.0), MOST_COST)
+    clamped = _clamped(cost, MOST_COST)
+    return None if clamped is None else float(clamped)
+
+
+def _clamped(value: object, most: float) -> float | None:
+    """``value`` from 0 to ``most``; None for what is no number."""
+    clamped = min(max(value, 0), most) if isinstance(value, int | float) else math.nan
+    return None if math.isnan(clamped) else clamped
 
 
 @dataclass(frozen=True, slots=True)
