@@ -319,7 +319,8 @@ class ModelErrorClass(StrEnum):
 
 class ModelError(Exception):
     """A call that gave no answer. ``message`` holds the provider's words; ``retry_after_seconds`` what it asked for
-    (already parsed and clamped); ``usage`` and ``cost`` what the call burnt all the same."""
+    (already parsed and clamped); ``usage`` and ``cost`` what the call burnt all the same. ``unreadable``: the provider
+    answered, and nobody can make anything of it."""
 
     def __init__(
         self,
@@ -330,6 +331,7 @@ class ModelError(Exception):
         retry_after_seconds: float | None = None,
         usage: Usage | None = None,
         cost: float | None = None,
+        unreadable: bool = False,
     ) -> None:
         super().__init__(message)
         self.error_class = error_class
@@ -338,6 +340,7 @@ class ModelError(Exception):
         self.retry_after_seconds = retry_after_seconds
         self.usage = None if usage is None else counted_usage(usage)
         self.cost = counted_cost(cost)
+        self.unreadable = unreadable
 
 
 class Model(Protocol):

@@ -20,11 +20,12 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from agentrt.core.journal import Usage
-from agentrt.models.faults import FOREIGN, model_error
+from agentrt.models.exchange import UNDER_WAY, Exchange
+from agentrt.models.faults import model_error
 from agentrt.models.incoming import answer_of, cost_of, usage_of
 from agentrt.models.names import ModelName
 from agentrt.models.outgoing import layer_messages
-from agentrt.ports import ModelAnswer, ModelRequest, ToolSpec
+from agentrt.ports import ModelAnswer, ModelError, ModelRequest, ToolSpec
 
 
 class Adapter:
@@ -47,6 +48,8 @@ class Adapter:
             ModelError: there was no whole answer.
         """
         stream: StreamedResponse | None = None
+        exchange = Exchange()
+        under_way = UNDER_WAY.set(exchange)
         try:
             async with model_request_stream(
                 self._model,
@@ -57,10 +60,15 @@ class Adapter:
                 async for event in stream:
                     if text := _text_of(event):
                         on_text(text)
-        except FOREIGN as error:
+            return answer_of(stream.get(), self._identity)
+        except ModelError:
+            raise
+        except Exception as error:  # the providers' layer, and whatever a provider makes it stumble over
             usage, cost = _burnt(stream)
-            raise model_error(error, usage=usage, cost=cost) from error
-        return answer_of(stream.get(), self._identity)
+            answering = exchange.answering or stream is not None
+            raise model_error(error, answering=answering, usage=usage, cost=cost) from error
+        finally:
+            UNDER_WAY.reset(under_way)
 
     async def close(self) -> None:
         """Close the HTTP client that was made for this model."""
@@ -89,9 +97,9 @@ def _definition(tool: ToolSpec) -> ToolDefinition:
 
 def _text_of(event: ModelResponseStreamEvent) -> str:
     match event:
-        case PartStartEvent(part=TextPart(content=text)):
+        case PartStartEvent(part=TextPart(content=str(text))):
             return text
-        case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+        case PartDeltaEvent(delta=TextPartDelta(content_delta=str(text))):
             return text
         case _:
             return ""
@@ -101,6 +109,9 @@ def _burnt(stream: StreamedResponse | None) -> tuple[Usage | None, float | None]
     """The tokens and the cost of a call that failed, as far as the provider told them before."""
     if stream is None:
         return None, None
-    response: ModelResponse = stream.get()
-    usage = usage_of(response.usage)
+    try:
+        response: ModelResponse = stream.get()
+        usage = usage_of(response.usage)
+    except Exception:  # noqa: BLE001 - the same layer, on what it has just stumbled over
+        return None, None
     return (usage, cost_of(response)) if usage != Usage() else (None, None)

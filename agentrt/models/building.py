@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, create_async_httpx2_client, infer_model
 from pydantic_ai.providers import Provider, infer_provider_class
 
 from agentrt.core.errors import ConfigurationError
 from agentrt.models.adapter import Adapter
-from agentrt.models.faults import NotAnApi
+from agentrt.models.exchange import look_at
 from agentrt.models.names import Access, ModelName, missing_extra
 
 
@@ -23,7 +22,7 @@ def build(name: ModelName, access: Access) -> Adapter:
     """
     client = create_async_httpx2_client() if name.api is not None else None
     if client is not None:
-        client.event_hooks["response"] = [refuse_web_pages]
+        client.event_hooks["response"] = [look_at]
 
     def provider(provider_name: str) -> Provider[Any]:
         given = {"api_key": access.key, "base_url": access.url, "http_client": client}
@@ -52,14 +51,3 @@ def _missing_module(error: ImportError) -> str:
     while cause is not None and not isinstance(cause, ModuleNotFoundError):
         cause = cause.__cause__
     return (cause.name if isinstance(cause, ModuleNotFoundError) else None) or ""
-
-
-async def refuse_web_pages(response: httpx2.Response) -> None:
-    """Response hook: a web page is no answer of a model's API, whatever its status says.
-
-    Raises:
-        NotAnApi: the base URL leads to something else.
-    """
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if response.is_success and kind == "text/html":
-        raise NotAnApi(str(response.request.url.copy_with(userinfo=b"", query=None)))

@@ -10,18 +10,8 @@ from pydantic_ai import exceptions
 
 from agentrt.core.journal import Usage
 from agentrt.core.retry import clamp, parse_retry_after
+from agentrt.models.exchange import NotAnApi
 from agentrt.ports import ModelError, ModelErrorClass
-
-
-class NotAnApi(Exception):
-    """The base URL answered with a web page."""
-
-
-FOREIGN: Final = (
-    NotAnApi, RuntimeError, ValueError, TypeError, AssertionError, AttributeError, LookupError, httpx2.HTTPError,
-)  # fmt: skip
-"""What the layer raises: its own errors and refusals of content are RuntimeErrors, downloads raise the rest; the last
-but one come of answers, and of stored objects, that are not of the form which it relies on."""
 
 _TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429})
 _Sorting = tuple[tuple[tuple[type[BaseException], ...], ModelErrorClass], ...]
@@ -34,20 +24,27 @@ _BEFORE_STATUS: Final[_Sorting] = (
 """What may bear the same status as something generic."""
 _WITHOUT_STATUS: Final[_Sorting] = (
     ((exceptions.ModelRequestRejectedError, exceptions.ContentFilterError), ModelErrorClass.REJECTED),
-    ((exceptions.ModelAPIError, exceptions.UnexpectedModelBehavior, httpx2.TransportError), ModelErrorClass.TRANSIENT),
+    (
+        (exceptions.ModelAPIError, exceptions.UnexpectedModelBehavior, httpx2.TransportError, OSError),
+        ModelErrorClass.TRANSIENT,
+    ),
 )
 _LONGEST_WORDS: Final = 2_000
 
 
-def model_error(error: BaseException, *, usage: Usage | None, cost: float | None) -> ModelError:
-    """The ``ModelError`` for what the layer raised; ``usage`` and ``cost`` are what the call burnt all the same."""
-    page = _web_page(error)
-    if page is not None:
-        words = f"{page} answered with a web page (text/html) in place of an API's events: the base URL is wrong"
-        return ModelError(ModelErrorClass.CONFIGURATION, words)
+def model_error(error: Exception, *, answering: bool, usage: Usage | None, cost: float | None) -> ModelError:
+    """The ``ModelError`` for what the layer raised. ``answering``: the provider had taken the request by then;
+    ``usage`` and ``cost`` are what the call burnt all the same."""
+    elsewhere = _not_an_api(error)
+    if elsewhere is not None:
+        return ModelError(ModelErrorClass.CONFIGURATION, elsewhere)
     http = error if isinstance(error, exceptions.ModelHTTPError) else None
+    error_class = _class_of(error)
+    if error_class is None and answering:
+        words = f"the provider's answer cannot be read: {_words(error)}"
+        return ModelError(ModelErrorClass.TRANSIENT, words, usage=usage, cost=cost, unreadable=True)
     return ModelError(
-        _class_of(error),
+        error_class or ModelErrorClass.REJECTED,
         _words(error),
         status=http.status_code if http else None,
         retry_after_seconds=_retry_after(http) if http else None,
@@ -56,7 +53,9 @@ def model_error(error: BaseException, *, usage: Usage | None, cost: float | None
     )
 
 
-def _class_of(error: BaseException) -> ModelErrorClass:
+def _class_of(error: Exception) -> ModelErrorClass | None:
+    """None for an error that tells nothing by its type. Before the provider answers it means that the request cannot
+    be made: content that this provider does not take, for example; afterwards that its answer is damaged."""
     for kinds, error_class in _BEFORE_STATUS:
         if isinstance(error, kinds):
             return error_class
@@ -65,7 +64,7 @@ def _class_of(error: BaseException) -> ModelErrorClass:
     for kinds, error_class in _WITHOUT_STATUS:
         if isinstance(error, kinds):
             return error_class
-    return ModelErrorClass.REJECTED  # the request cannot be made: content that this provider does not take, for example
+    return None
 
 
 def _class_of_status(status: int) -> ModelErrorClass:
@@ -92,7 +91,7 @@ def _retry_after(error: exceptions.ModelHTTPError) -> float | None:
     return parse_retry_after(headers.get("retry-after"), datetime.now(UTC))
 
 
-def _web_page(error: BaseException) -> str | None:
+def _not_an_api(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, NotAnApi):

@@ -60,12 +60,12 @@ def usage_of(usage: RequestUsage) -> Usage:
 
 
 def cost_of(response: ModelResponse) -> float | None:
-    """What the answer cost, in US dollars; None when the model has no known price."""
+    """What the answer cost, in US dollars; None when the model has no known price, or the figures make none."""
     if not response.model_name:
         return None
     try:
         return float(response.cost().total_price)
-    except (LookupError, ValueError):
+    except Exception:  # noqa: BLE001 - the layer's own reckoning with whatever a provider named; an answer is an answer
         return None
 
 

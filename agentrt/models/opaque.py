@@ -88,16 +88,27 @@ def _address(url: str | None) -> dict[str, str]:
 def _block(part: ModelResponsePart) -> Block | None:
     match part:
         case TextPart():
-            return Text(part.content)
+            return Text(_words(part.content))
         case ThinkingPart():
-            return Thinking(part.content)
+            return Thinking(_words(part.content))
         case ToolCallPart():
-            return ToolCall(part.tool_name, _arguments(part.args))
+            return ToolCall(_words(part.tool_name), _arguments(part.args))
         case FilePart():
             kind = Image if part.content.is_image else File
             return kind(media_type=part.content.media_type, base64=part.content.base64)
         case _:
             return None
+
+
+def _words(given: object) -> str:
+    """What the layer calls a text; it hands on whatever the provider has put there.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(given, str):
+        raise TypeError(f"{type(given).__name__} in place of a text")
+    return given
 
 
 def _arguments(args: Any) -> str:

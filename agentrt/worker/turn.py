@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from agentrt.core.events import TurnFinished
 from agentrt.core.journal import ApprovalRequested, AssistantMessage, ModelRetried, StopReason
 from agentrt.core.retry import wait_seconds
 from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, SuspendReason
+from agentrt.core.storable import storable_text
 from agentrt.ports import (
     Model,
     ModelAnswer,
@@ -31,6 +33,9 @@ from agentrt.worker.threads import Escaped
 from agentrt.worker.wording import without_secrets
 
 EMPTY: Final = "empty"
+UNREADABLE_IN_A_ROW: Final = 5
+"""After so many answers that cannot be read, all in the same words, nobody waits for another one."""
+
 _BACKSTOP_SECONDS: Final = 5.0
 """A model's own time limits come first; this much later the call is given up from outside."""
 
@@ -228,6 +233,8 @@ class _Turn:
     async def _transient(self, error: ModelError, words: str) -> Outcome | Pause:
         settings = self.ownership.deps.settings
         before = [retry for retry in self.transcript.retries if retry.error_class == ModelErrorClass.TRANSIENT]
+        if error.unreadable and _ends_with(before, words, times=UNREADABLE_IN_A_ROW - 1):
+            return Suspended(SuspendReason.BLOCKED, f"{UNREADABLE_IN_A_ROW} times in a row: {words}")
         waited = sum(retry.delay_seconds for retry in before)
         if waited >= settings.model_retry_seconds:
             return Suspended(
@@ -273,6 +280,11 @@ def _answer_of(call: asyncio.Future[ModelAnswer]) -> ModelAnswer:
         raise _ModelUnavailable(str(error)) from error
     except (LeaseLost, UnstorableBatch, Interrupted) as error:  # from us they would mean something
         raise RuntimeError(f"the model raised {type(error).__name__}: {error}") from error
+
+
+def _ends_with(retries: Sequence[ModelRetried], words: str, *, times: int) -> bool:
+    """Whether the last ``times`` of ``retries`` say ``words``, as they are stored."""
+    return [retry.message for retry in retries[-times:]] == [storable_text(words)] * times
 
 
 def _retry_of(error: ModelError, words: str, delay: float) -> ModelRetried:

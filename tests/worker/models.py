@@ -25,6 +25,10 @@ def transient(**more: Any) -> ModelError:
     return ModelError(ModelErrorClass.TRANSIENT, "503 try later", **more)
 
 
+def unreadable(words: str) -> ModelError:
+    return ModelError(ModelErrorClass.TRANSIENT, words, unreadable=True)
+
+
 async def suspension(worker: LocalWorker, session_id: Any) -> tuple[str, str]:
     session = await head(worker, session_id)
     assert session.suspension is not None, session.status

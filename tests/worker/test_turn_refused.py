@@ -18,7 +18,7 @@ from agentrt.ports import ModelError, ModelErrorClass
 from agentrt.settings import Settings
 from agentrt.testing import Conversation, Reply, ScriptedModel, local_worker
 from agentrt.worker.gates import ModelGates
-from tests.worker.models import at_once, failing, suspension, transient
+from tests.worker.models import at_once, failing, suspension, transient, unreadable
 from tests.worker.scenes import found, head, types
 
 pytestmark = pytest.mark.one_server
@@ -83,6 +83,28 @@ async def test_thinking_that_was_rejected_is_not_sent_again_by_whoever_comes_nex
             await owner.run()
         assert requests == [[], [True], [False], [False, True], [False, True, True]]
         assert (await head(worker, session_id)).outcome == {"text": "answer 3"}
+
+
+async def test_answers_that_nobody_can_read_block_the_session_when_they_are_all_alike(database_url):
+    """F13: the sixth request would bring no other answer; hours of back-off would only hide the words."""
+    model = failing(*[unreadable("'list' object has no attribute 'choices' \ud800")] * 5)
+    async with local_worker(database_url, Agent("a", model=model)) as worker:
+        session_id = await at_once(worker).ask("a", "begin")
+        reason, message = await suspension(worker, session_id)
+        assert (reason, "5 times in a row: 'list' object has no attribute" in message) == ("blocked", True)
+        assert len(await found(worker, session_id, ModelRetried)) == 4
+        await worker.client.resume(session_id)
+        await worker.run()
+        assert (await head(worker, session_id)).outcome == {"text": "ok"}
+
+
+async def test_other_words_or_an_overloaded_provider_are_waited_for(database_url):
+    """F13: five in a row and of one kind, or the hours of back-off decide."""
+    errors = [*[unreadable("x")] * 4, transient(), *[unreadable("x")] * 4, unreadable("y"), *[transient()] * 6]
+    async with local_worker(database_url, Agent("a", model=failing(*errors))) as worker:
+        session_id = await at_once(worker).ask("a", "begin")
+        assert (await head(worker, session_id)).outcome == {"text": "ok"}
+        assert len(await found(worker, session_id, ModelRetried)) == len(errors)
 
 
 async def test_no_quota_blocks_at_once(database_url):
