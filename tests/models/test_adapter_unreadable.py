@@ -9,7 +9,7 @@ import pytest
 from agentrt.core.content import File, Text, ToolCall
 from agentrt.core.journal import Usage
 from agentrt.ports import ModelAnswer, ModelError, ModelErrorClass
-from tests.models.adapters import asking, one_answer, one_error, user
+from tests.models.adapters import asking, in_every_format, one_answer, one_error, user
 from tests.strictprovider.conversation import WireFormat
 from tests.strictprovider.script import HttpReply
 from tests.strictprovider.server import StrictProvider
@@ -179,6 +179,34 @@ async def test_fractions_of_tokens_cost_no_answer(told: Any, counted: tuple[int,
     assert answer.content == (Text("hi"),)
     assert answer.usage == Usage(*counted)
     assert all(type(count) is int for count in (answer.usage.input_tokens, answer.usage.output_tokens))
+
+
+@in_every_format
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
+async def test_a_redirect_says_that_the_configuration_is_wrong_and_where_it_leads(
+    wire_format: WireFormat, status: int
+) -> None:
+    reply = HttpReply(status, headers={"location": "https://u:secret@elsewhere.example:444/v2?key=secret"})
+    error = await one_error(wire_format, reply)
+    assert error.error_class is ModelErrorClass.CONFIGURATION
+    assert "http://127.0.0.1" in error.message
+    assert (
+        f"answered with a redirect ({status}) to https://elsewhere.example:444: the base URL is wrong" in error.message
+    )
+    assert "secret" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "to nowhere (it has no Location)"),
+        ({"location": "/v2/other"}, "to http://127.0.0.1"),
+        ({"location": "http://elsewhere:port"}, "to a Location that is no URL"),
+    ],
+)
+async def test_a_redirect_may_lead_anywhere(headers: dict[str, str], words: str) -> None:
+    error = await one_error(CHAT, HttpReply(301, headers=headers))
+    assert (error.error_class, words in error.message) == (ModelErrorClass.CONFIGURATION, True), error.message
 
 
 async def test_one_answer_says_nothing_of_another_request_of_the_same_model() -> None:
