@@ -6,14 +6,14 @@ Each method is one SQL function of the schema ``agentrt``; the rules are the dat
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from uuid import UUID
 
-from agentrt.core.errors import InvalidArgument
+from agentrt.core import arguments
 from agentrt.core.session import Seq, SessionId, Status, SuspendReason
 
 if TYPE_CHECKING:
@@ -28,12 +28,16 @@ Verdict = Literal["approved", "rejected"]
 
 PAGE_ENTRIES = 500
 
+_MOST_SECONDS: Final = 31_104_000_000
+"""1,000 years, as ``agentrt.prune_sessions`` counts them."""
+
 
 class Client:
     """Commands and questions of a client; usable by many tasks of one event loop at once.
 
     All methods raise ``DatabaseUnavailable`` when the database does not answer in time (a command's outcome is then
-    unknown; repeat it with its ``dedup_key`` or ``request_id``), and ``ClientError`` when it refuses.
+    unknown; repeat it with its ``dedup_key`` or ``request_id``), and ``ClientError`` when it refuses. An argument of a
+    wrong type is refused before the database is asked: ``InvalidArgument``.
     """
 
     def __init__(self, store: ClientStore) -> None:
@@ -52,8 +56,8 @@ class Client:
         config: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
         tenant: str | None = None,
-        parent_id: UUID | None = None,
-        id: UUID | None = None,
+        parent_id: UUID | str | None = None,
+        id: UUID | str | None = None,
         max_attempts: int | None = None,
     ) -> SessionId:
         """Create a session with its first message, and return its id.
@@ -86,7 +90,7 @@ class Client:
             id=id,
             max_attempts=max_attempts,
         )
-        return await self._store.create_session(agent, message, options)
+        return await self._store.create_session(arguments.text("agent", agent), _message(message), options)
 
     async def send(
         self,
@@ -108,7 +112,7 @@ class Client:
             request_id: A second call with the same id and arguments returns the first one's seq.
         """
         options = _options(content=content, when_running=when_running, request_id=request_id)
-        return await self._store.send_message(_session_id(session_id), message, options)
+        return await self._store.send_message(_session_id(session_id), _message(message), options)
 
     async def cancel(self, session_id: UUID | str, *, reason: str | None = None, run: int | None = None) -> Status:
         """Cancel at once whatever is on; with ``run`` only if that run is on."""
@@ -121,8 +125,7 @@ class Client:
 
         ``force`` wakes it although approvals are open; they become obsolete.
         """
-        given = limits if limits is None or isinstance(limits, Mapping) else asdict(limits)
-        options = _options(force=force, limits=given)
+        options = _options(force=force, limits=limits)
         return await self._store.command("resume_session", _session_id(session_id), options)
 
     async def retry(self, session_id: UUID | str, *, run: int | None = None) -> Status:
@@ -142,7 +145,7 @@ class Client:
     ) -> Sequence[Mapping[str, Any]]:
         """Rows of the view ``pending_approvals``, oldest first; of one session or of all."""
         known = None if session_id is None else _session_id(session_id)
-        return await self._store.pending_approvals(known, limit=limit)
+        return await self._store.pending_approvals(known, limit=_count("limit", limit))
 
     async def decide(
         self,
@@ -159,7 +162,10 @@ class Client:
         """
         options = _options(arguments_hash=arguments_hash, comment=comment)
         return await self._store.decide_approval(
-            _uuid(approval_id, "an approval's id"), verdict, reviewer=reviewer, options=options
+            arguments.uuid("approval_id", approval_id),
+            arguments.text("verdict", verdict),
+            reviewer=arguments.text("reviewer", reviewer),
+            options=options,
         )
 
     async def complete_tool_call(
@@ -167,7 +173,10 @@ class Client:
     ) -> Status:
         """Give the result of a tool call that was deferred."""
         return await self._store.complete_tool_call(
-            _session_id(session_id), call_id, result=result, options=_options(outcome=outcome)
+            _session_id(session_id),
+            arguments.text("call_id", call_id),
+            result=arguments.text("result", result),
+            options=_options(outcome=outcome),
         )
 
     async def get(self, session_id: UUID | str) -> Session:
@@ -198,10 +207,10 @@ class Client:
             queue=queue,
             tenant=tenant,
             labels=labels,
-            reason=reason,
-            before=None if before is None else _session_id(before),
+            reason=None if reason is None else arguments.one_of("reason", reason, SuspendReason),
+            before=before,
         )
-        return await self._store.list(filters, limit=limit)
+        return await self._store.list(filters, limit=_count("limit", limit))
 
     async def read(self, session_id: UUID | str, *, after_seq: int = 0) -> AsyncGenerator[Entry, None]:
         """The entries that exist behind ``after_seq``, in order; read in pages.
@@ -209,7 +218,7 @@ class Client:
         Raises:
             NotFound: there is no such session.
         """
-        known = _session_id(session_id)
+        known, after_seq = _session_id(session_id), _count("after_seq", after_seq)
         while page := await self._store.read_journal(known, after_seq, max_entries=PAGE_ENTRIES):
             for entry in page:
                 yield entry
@@ -224,14 +233,16 @@ class Client:
         Raises:
             NotFound: there is no such session.
         """
-        return self._store.follow(_session_id(session_id), after_seq)
+        return self._store.follow(_session_id(session_id), _count("after_seq", after_seq))
 
     async def prune(self, older_than_seconds: float, *, max_sessions: int = 500) -> int:
         """Delete up to ``max_sessions`` sessions that ended longer ago than this; returns how many.
 
         Call it again until that is 0.
         """
-        return await self._store.prune_sessions(older_than_seconds, max_sessions=max_sessions)
+        seconds = arguments.number("older_than_seconds", older_than_seconds, within=(0, _MOST_SECONDS))
+        most = arguments.whole("max_sessions", max_sessions, within=(1, 10_000))
+        return await self._store.prune_sessions(seconds, max_sessions=most)
 
     async def workers(self) -> Sequence[WorkerRow]:
         """The workers that are known, with what they serve."""
@@ -250,38 +261,46 @@ class Client:
         await self.close()
 
 
-def _session_id(given: UUID | str) -> SessionId:
-    return SessionId(_uuid(given, "a session's id"))
+_OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    "agent": arguments.text,
+    "arguments_hash": arguments.text,
+    "before": arguments.uuid,
+    "comment": arguments.text,
+    "config": arguments.config,
+    "content": arguments.content,
+    "dedup_key": arguments.text,
+    "force": arguments.flag,
+    "id": arguments.uuid_text,
+    "labels": arguments.texts,
+    "limits": arguments.limits,
+    "max_attempts": arguments.whole,
+    "outcome": arguments.text,
+    "parent_id": arguments.uuid_text,
+    "priority": arguments.whole,
+    "queue": arguments.text,
+    "ready_at": arguments.moment,
+    "reason": arguments.text,
+    "request_id": arguments.text,
+    "run": arguments.whole,
+    "status": partial(arguments.one_of, kinds=Status),
+    "tenant": arguments.text,
+    "when_running": arguments.text,
+}
+"""How each option is taken, whichever method has it."""
 
 
-def _uuid(given: UUID | str, what: str) -> UUID:
-    if isinstance(given, UUID):
-        return given
-    try:
-        return UUID(given)
-    except (ValueError, AttributeError, TypeError):
-        raise InvalidArgument(f"{given!r:.100} is not {what}: that is a UUID of 32 hexadecimal digits") from None
-
-
-def _options(*, content: Sequence[Block] | None = None, **given: Any) -> dict[str, Any]:
+def _options(**given: object) -> dict[str, Any]:
     """What was given, as the SQL functions take it."""
-    options = {name: _plain(value) for name, value in given.items() if value is not None}
-    if content is not None:
-        from agentrt.core.content import encode_content
-
-        options["content"] = encode_content(tuple(content))
-    return options
+    return {name: _OPTIONS[name](name, value) for name, value in given.items() if value is not None}
 
 
-def _plain(value: object) -> Any:
-    match value:
-        case UUID():
-            return str(value)
-        case datetime():
-            if value.tzinfo is None:
-                raise InvalidArgument(f"{value} has no time zone: give one, such as datetime.now(UTC)")
-            return value.isoformat()
-        case Mapping():
-            return dict(value)
-        case _:
-            return value
+def _session_id(given: object) -> SessionId:
+    return SessionId(arguments.uuid("session_id", given))
+
+
+def _message(given: object) -> str | None:
+    return None if given is None else arguments.text("message", given)
+
+
+def _count(name: str, given: object) -> int:
+    return arguments.whole(name, given, within=(0, 2**63 - 1))

@@ -341,7 +341,13 @@ begin
     perform agentrt._refuse('AR004', format('option config has an unknown key %s: known are limits, model, instructions',
       to_jsonb(left(unknown, 100))));
   end if;
-  perform agentrt._limits_option(head.config);
+  if head.config ? 'model' and (jsonb_typeof(head.config -> 'model') <> 'string' or head.config ->> 'model' = '') then
+    perform agentrt._wrong_option('config.model', head.config -> 'model', 'text that is not empty');
+  end if;
+  if head.config ? 'instructions' and jsonb_typeof(head.config -> 'instructions') <> 'string' then
+    perform agentrt._wrong_option('config.instructions', head.config -> 'instructions', 'text');
+  end if;
+  perform agentrt._check_limits('config.limits', head.config -> 'limits');
   head.labels := agentrt._object_option(asked, 'labels');
   if exists (select from jsonb_each(head.labels) where jsonb_typeof(value) <> 'string') then
     perform agentrt._wrong_option('labels', head.labels, 'an object of texts');

@@ -135,10 +135,11 @@ language plpgsql security definer set search_path = pg_catalog, agentrt, pg_temp
 declare
   asked jsonb := agentrt._check_options(options, '{force,limits}');
   force boolean := agentrt._boolean_option(asked, 'force');
-  limits jsonb := agentrt._limits_option(asked);
+  limits jsonb := coalesce(asked -> 'limits', '{}');
   head agentrt.sessions := agentrt._lock_session(session_id);
   pending integer;
 begin
+  perform agentrt._check_limits('limits', limits);
   if head.status <> 'suspended' then
     perform agentrt._refuse_status(head, 'resume', 'a session that is suspended');
   end if;
@@ -160,20 +161,18 @@ begin
   return 'queued';
 end $$;
 
-create function agentrt._limits_option(options jsonb) returns jsonb language plpgsql as $$
+create function agentrt._check_limits(name text, limits jsonb) returns void language plpgsql as $$
 #variable_conflict use_column
-declare
-  limits jsonb := agentrt._object_option(options, 'limits');
 begin
-  if exists (select from jsonb_each(limits) where not case
-      when key <> all ('{turns,tokens,cost,running_seconds}') then false
-      when jsonb_typeof(value) = 'null' then true
-      when jsonb_typeof(value) <> 'number' then false
-      else value::numeric > 0 and (key not in ('turns', 'tokens') or value::numeric % 1 = 0) end) then
-    perform agentrt._wrong_option('limits', limits,
+  if jsonb_typeof(limits) <> 'object' or exists (
+      select from jsonb_each(case jsonb_typeof(limits) when 'object' then limits else '{}' end) where not case
+        when key <> all ('{turns,tokens,cost,running_seconds}') then false
+        when jsonb_typeof(value) = 'null' then true
+        when jsonb_typeof(value) <> 'number' then false
+        else value::numeric > 0 and (key not in ('turns', 'tokens') or value::numeric % 1 = 0) end) then
+    perform agentrt._wrong_option(name, limits,
       'an object of positive numbers or null: turns and tokens (whole), cost, running_seconds');
   end if;
-  return limits;
 end $$;
 
 -- Begins a new run of a failed or cancelled session without a new message. options: run (only if it was this run).

@@ -164,7 +164,12 @@ BAD_OPTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"id": 5}, ("id", "5")),
     ({"parent_id": "x"}, ("parent_id", "x")),
     ({"config": []}, ("config", "[]")),
-    ({"config": {"limits": {"turns": 0}}}, ("limits", "turns")),
+    ({"config": {"limits": {"turns": 0}}}, ("config.limits", "turns")),
+    ({"config": {"limits": 5}}, ("config.limits", "5")),
+    ({"config": {"model": 5}}, ("config.model", "5")),
+    ({"config": {"model": ""}}, ("config.model", '""')),
+    ({"config": {"model": None}}, ("config.model", "null")),
+    ({"config": {"instructions": ["be brief"]}}, ("config.instructions", "be brief")),
     ({"config": {"limit": 3}}, ("config", '"limit"', "known are limits, model, instructions")),
     ({"labels": {"a": 1}}, ("labels", "1")),
     ({"labels": "a"}, ("labels", "a")),
@@ -240,18 +245,18 @@ async def test_a_session_for_an_agent_that_cannot_exist_is_refused(stage, name):
     assert await stage.connection.fetchval("select count(*) from agentrt.sessions") == 0
 
 
-async def test_a_hundred_levels_are_taken_and_one_more_is_not(stage):
+async def test_what_is_nested_deeper_than_a_hundred_levels_is_refused_for_that(stage):
     """Case 96."""
-    for levels in (98, 99):  # beside options and config
-        deep = "[" * levels + "5e-324" + "]" * levels
-        options = f'{{"config": {{"model": {deep}}}}}'
-        if levels == 98:
-            config = (await stage.head(await stage.call("create_session", AGENT, "hi", options)))["config"]
-            assert config.count("[") == 98
-            assert json.loads(config.replace("[", "").replace("]", "")) == {"model": 5e-324}
-        else:
-            with refused("AR004", "100 levels"):
-                await stage.call("create_session", AGENT, "hi", options)
+    for levels, word in ((98, "config.model"), (99, "100 levels")):  # beside options and config
+        deep = "[" * levels + "]" * levels
+        with refused("AR004", word):
+            await stage.call("create_session", AGENT, "hi", f'{{"config": {{"model": {deep}}}}}')
+
+
+async def test_the_smallest_number_that_a_double_holds_is_taken(stage):
+    """Case 96."""
+    session = await stage.create(config={"limits": {"cost": 5e-324}})
+    assert json.loads((await stage.head(session))["config"]) == {"limits": {"cost": 5e-324}}
 
 
 async def test_a_message_of_eight_mebibytes_is_taken_and_one_more_byte_is_not(stage):
