@@ -15,6 +15,7 @@ from agentrt.core.errors import Conflict, InvalidArgument
 from agentrt.core.journal import (
     TERMINAL,
     Entry,
+    MessageQueued,
     SessionCancelled,
     SessionCompleted,
     SessionFailed,
@@ -176,13 +177,23 @@ async def _insert(
 
 
 def _ended(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """``entries``, with a cancel behind them if a run is on."""
+    """``entries``, with a cancel behind them if a run is on, which lists the messages that waited for the next one."""
     running = True
+    queued: set[int] = set()
     for entry in entries:
         if isinstance(entry.data, TERMINAL):
             running = False
         elif isinstance(entry.data, UserMessage | SessionRetried):
             running = True
+        match entry.data:
+            case MessageQueued():
+                queued.add(entry.seq)
+            case UserMessage(message_seq=int(begun)):
+                queued.discard(begun)
+            case SessionCancelled():
+                queued.clear()
+            case _:
+                pass
     if not running:
         return entries
     last = entries[-1]
@@ -191,7 +202,7 @@ def _ended(entries: Sequence[Entry]) -> Sequence[Entry]:
         run=last.run,
         attempt=last.attempt,
         fencing_token=last.fencing_token,
-        data=SessionCancelled(reason="imported"),
+        data=SessionCancelled(reason="imported", dropped=tuple(sorted(queued))),
     )
     return [*entries, cancel]
 
