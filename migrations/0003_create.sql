@@ -183,7 +183,7 @@ begin
   if (message is null) = (content is null) then
     perform agentrt._refuse('AR004', case when message is null
       then 'the message is missing: pass a text, or blocks in the option content'
-      else 'message and the option content exclude each other: pass null as message' end);
+      else 'message and the option content exclude each other: give one of them, and null in place of the other' end);
   end if;
   if content is null then
     if octet_length(message) > max_bytes then
@@ -243,7 +243,7 @@ end $$;
 create function agentrt._check_run(head agentrt.sessions, run integer) returns void language plpgsql as $$
 begin
   if run is not null and run <> head.run then
-    perform agentrt._refuse('AR002', format('run %s was meant, run %s of session %s is on (%s)', run, head.run, head.id, head.status),
+    perform agentrt._refuse('AR002', format('run %s was meant, session %s is at run %s (%s)', run, head.id, head.run, head.status),
       jsonb_build_object('session_id', head.id, 'status', head.status, 'run', head.run));
   end if;
 end $$;

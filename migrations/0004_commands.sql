@@ -145,8 +145,10 @@ begin
   end if;
   select count(*) into pending from agentrt.approvals a where a.session_id = head.id and a.state = 'pending';
   if pending > 0 and not force then
-    perform agentrt._refuse('AR002', format(
-      'session %s is suspended and %s approvals are open: decide them, or pass force to make them obsolete', head.id, pending),
+    perform agentrt._refuse('AR002', format(case pending
+      when 1 then 'session %s is suspended and %s approval is open: decide it, or resume with force, which makes it obsolete'
+      else 'session %s is suspended and %s approvals are open: decide them, or resume with force, which makes them obsolete'
+      end, head.id, pending),
       jsonb_build_object('session_id', head.id, 'status', head.status, 'open_approvals', pending));
   end if;
   perform agentrt._obsolete_approvals(session_id, journaled => true);

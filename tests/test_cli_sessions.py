@@ -192,7 +192,7 @@ def test_a_bulk_resume_goes_on_behind_what_it_cannot_wake_however_many_there_are
     )
     ran = run("sessions", "resume", "--reason", "blocked", url=database_url)
     assert ran.code == 1
-    assert "1 approvals are open" in ran.err
+    assert "1 approval is open: decide it, or resume with force" in ran.err
     blocked = {session for number, session in enumerate(sessions) if number % 3}
     assert set(ran.out.split()) == blocked - {open_approval}
     left = psql("select string_agg(suspension ->> 'reason', ' ') from agentrt.sessions where status = 'suspended'")

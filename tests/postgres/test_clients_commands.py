@@ -155,6 +155,12 @@ async def test_open_approvals_are_in_the_way_of_a_resume_unless_it_is_forced(sta
     assert [entry.data["verdict"] for entry in decided] == ["obsolete", "obsolete"]
 
 
+async def test_one_open_approval_is_told_in_words_that_a_shells_user_understands_too(stage):
+    session, _ = await stage.with_approvals(1)
+    with refused("AR002", "1 approval is open: decide it, or resume with force, which makes it obsolete"):
+        await stage.call("resume_session", session)
+
+
 async def test_resume_with_limits_merges_them_into_the_config(stage):
     session = await stage.running(config={"limits": {"turns": 3, "tokens": 5}, "model": "m"})
     await stage.suspend(session, "budget")

@@ -59,7 +59,7 @@ def journal(*data: EntryData) -> list[Entry]:
     ("behind", "dropped"),
     [
         ((), [3, 4]),
-        ((UserMessage((Text("two"),), message_seq=3),), [4]),
+        ((UserMessage((Text("two"),), message_seq=Seq(3)),), [4]),
         ((SessionCancelled(dropped=(3, 4)), UserMessage((Text("again"),)), MessageQueued((Text("last"),))), [7]),
     ],
 )
