@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from agentrt.core.content import Content
 from agentrt.core.session import CallId, FencingToken, Seq, WorkerId
 
 SCHEMA_VERSION = 1
+CALL_POSITIONS: Final = 0x1000
+"""How many blocks of an answer have ids of their own, if they are calls."""
 
 
 def call_id(seq: int, position: int) -> CallId:
@@ -25,7 +27,7 @@ def call_id(seq: int, position: int) -> CallId:
     ``agentrt._call_id`` gives the same. Nine alphanumeric characters is the strictest form that a provider demands
     (Mistral's chat completions).
     """
-    return CallId(f"{seq % 0x1000000:06x}{position % 0x1000:03x}")
+    return CallId(f"{seq % 0x1000000:06x}{position % CALL_POSITIONS:03x}")
 
 
 class StopReason(StrEnum):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from agentrt.core.calls import with_short_names
-from agentrt.core.content import Content, Text
+from agentrt.core.content import Content, Text, ToolCall
 from agentrt.core.errors import ConfigurationError, LeaseLost
 from agentrt.core.events import ModelRetried as RetryTold
 from agentrt.core.events import TurnFinished
-from agentrt.core.journal import ApprovalRequested, AssistantMessage, ModelRetried, StopReason
+from agentrt.core.journal import CALL_POSITIONS, ApprovalRequested, AssistantMessage, ModelRetried, StopReason
 from agentrt.core.retry import wait_seconds
 from agentrt.core.session import Outcome, Released, ReleaseReason, Suspended, SuspendReason
 from agentrt.core.storable import storable_text
@@ -271,7 +271,7 @@ def _answer_of(call: asyncio.Future[ModelAnswer]) -> ModelAnswer:
     if call.cancelled():
         raise ModelError(ModelErrorClass.TRANSIENT, "the call was cancelled by the model's own code")
     try:
-        return call.result()
+        answer = call.result()
     except TimeoutError:
         raise ModelError(ModelErrorClass.TRANSIENT, "timed out") from None
     except Escaped as error:
@@ -280,6 +280,11 @@ def _answer_of(call: asyncio.Future[ModelAnswer]) -> ModelAnswer:
         raise _ModelUnavailable(str(error)) from error
     except (LeaseLost, UnstorableBatch, Interrupted) as error:  # from us they would mean something
         raise RuntimeError(f"the model raised {type(error).__name__}: {error}") from error
+    if any(isinstance(block, ToolCall) for block in answer.content[CALL_POSITIONS:]):
+        # A model that repeats itself without end: it means none of these calls, and the last ones would have no ids.
+        words = f"the answer calls tools behind its first {CALL_POSITIONS} blocks: nobody could tell them apart"
+        raise ModelError(ModelErrorClass.TRANSIENT, words, usage=answer.usage, cost=answer.cost, unreadable=True)
+    return answer
 
 
 def _ends_with(retries: Sequence[ModelRetried], words: str, *, times: int) -> bool:

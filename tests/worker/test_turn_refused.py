@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from agentrt.agents import Agent
+from agentrt.agents import Agent, tool
 from agentrt.core import events
 from agentrt.core.content import Thinking
 from agentrt.core.errors import ConfigurationError
-from agentrt.core.journal import ModelRetried, SessionReleased, Usage
+from agentrt.core.journal import CALL_POSITIONS, ModelRetried, SessionReleased, Usage
 from agentrt.core.messages import ModelOutput
 from agentrt.ports import ModelError, ModelErrorClass
 from agentrt.settings import Settings
-from agentrt.testing import Conversation, Reply, ScriptedModel, local_worker
+from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
 from agentrt.worker.gates import ModelGates
 from tests.worker.models import at_once, failing, suspension, transient, unreadable
 from tests.worker.scenes import found, head, types
@@ -105,6 +105,28 @@ async def test_other_words_or_an_overloaded_provider_are_waited_for(database_url
         session_id = await at_once(worker).ask("a", "begin")
         assert (await head(worker, session_id)).outcome == {"text": "ok"}
         assert len(await found(worker, session_id, ModelRetried)) == len(errors)
+
+
+async def test_an_answer_with_more_calls_than_there_are_ids_runs_none_of_them_and_is_asked_again(database_url):
+    """F13, for a model that repeats itself without end; what it burnt counts."""
+    ran: list[str] = []
+
+    @tool(effect="read")
+    def look(place: str) -> str:
+        ran.append(place)
+        return "nothing"
+
+    def calls(number: int) -> Reply:
+        return Reply(calls=tuple(Call("look", {"place": str(n)}) for n in range(number)), usage=Usage(5, 7))
+
+    model = failing(calls(CALL_POSITIONS + 1), calls(2))
+    async with local_worker(database_url, Agent("a", model=model, tools=[look])) as worker:
+        session_id = await at_once(worker).ask("a", "begin")
+        [retried] = await found(worker, session_id, ModelRetried)
+        assert "tools behind its first 4096 blocks" in retried.message
+        assert (retried.error_class, retried.usage) == ("transient", Usage(5, 7))
+        assert sorted(ran) == ["0", "1"]
+        assert (await head(worker, session_id)).outcome == {"text": "ok"}
 
 
 async def test_no_quota_blocks_at_once(database_url):
