@@ -1,30 +1,63 @@
 -- What a suspended session waits for: decisions of people, results of deferred tool calls, expiry.
 
--- Whether anything that the session waits for is left. It waits for every open approval of its own, and for the results
--- of the calls in waits_for; those that were suspended for their approval need no result to go on.
-create function agentrt._still_waits(head agentrt.sessions) returns boolean language sql volatile as $$
-  select exists (select from agentrt.approvals a where a.session_id = head.id and a.state = 'pending')
-    or exists (
-      select from jsonb_array_elements_text(
-        case jsonb_typeof(head.suspension -> 'waits_for') when 'array' then head.suspension -> 'waits_for' else '[]' end) w
-      where w ~ '^[0-9a-f]{9}$'
-        and not exists (select from agentrt.journal j where j.session_id = head.id and j.dedup_key = 'w:result:' || w)
-        and (head.suspension ->> 'reason' = 'external'
-          or not exists (select from agentrt.approvals a where a.session_id = head.id and a.tool_call_id = w)))
+-- Call ids, or words for people; whatever was stored.
+create function agentrt._waits_for(suspension jsonb) returns setof text language sql immutable as $$
+  select w from jsonb_array_elements_text(
+    case jsonb_typeof(suspension -> 'waits_for') when 'array' then suspension -> 'waits_for' else '[]' end) w
 $$;
 
--- After a decision, result or expiry: suspended -> queued when it was the last; tells the owner of a running session.
--- head as it was locked. Returns the status afterwards.
+-- What is left of what the session waits for: every open approval of its own, and the results of the calls in waits_for;
+-- those that were suspended for their approval need no result to go on.
+create function agentrt._missing(head agentrt.sessions, out call_id text, out what text) returns setof record
+language sql volatile as $$
+  select a.tool_call_id, 'a decision' from agentrt.approvals a where a.session_id = head.id and a.state = 'pending'
+  union all
+  select w, 'a result'
+  from agentrt._waits_for(head.suspension) w
+  where w ~ '^[0-9a-f]{9}$'
+    and not exists (select from agentrt.journal j where j.session_id = head.id and j.dedup_key = 'w:result:' || w)
+    and (head.suspension ->> 'reason' = 'external'
+      or not exists (select from agentrt.approvals a where a.session_id = head.id and a.tool_call_id = w))
+$$;
+
+-- After a decision, result or expiry: suspended -> queued when it was the last, else the suspension says what is left;
+-- tells the owner of a running session. head as it was locked. Returns the status afterwards.
 create function agentrt._settle(head agentrt.sessions, by text) returns text language plpgsql as $$
+#variable_conflict use_column
 begin
   if head.status = 'running' then
     perform agentrt._notify('agentrt_control', array[head.id::text]);
-  elsif head.status = 'suspended' and head.suspension ->> 'reason' in ('approval', 'external')
-      and not agentrt._still_waits(head) then
-    perform agentrt._wake(head.id, by);
-    return 'queued';
+  elsif head.status = 'suspended' and head.suspension ->> 'reason' in ('approval', 'external') then
+    if not exists (select from agentrt._missing(head)) then
+      perform agentrt._wake(head.id, by);
+      return 'queued';
+    end if;
+    update agentrt.sessions s set suspension = agentrt._with_expiry(head.id, agentrt._still_waiting(head))
+      where s.id = head.id;
   end if;
   return head.status;
+end $$;
+
+-- The suspension without the calls that it no longer waits for. When there is nothing left to decide it is external: that
+-- the results of calls which were decided about are not waited for is known then from waits_for alone.
+create function agentrt._still_waiting(head agentrt.sessions) returns jsonb language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+  calls text[];
+  decisions boolean;
+  words text;
+begin
+  select array_agg(m.call_id), bool_or(m.what = 'a decision') into calls, decisions from agentrt._missing(head) m;
+  select string_agg(format('waits for %s: %s', l.what, l.tools), '; ' order by l.what) into words
+    from (select m.what, string_agg(coalesce((agentrt._find_call(head.id, m.call_id)).tool, m.call_id), ', '
+                                    order by m.call_id) as tools
+          from agentrt._missing(head) m group by m.what) l;
+  return head.suspension || jsonb_build_object(
+    'reason', case when decisions then head.suspension ->> 'reason' else 'external' end,
+    'message', words,
+    'waits_for', (select coalesce(jsonb_agg(w order by n), '[]')
+      from agentrt._waits_for(head.suspension) with ordinality e (w, n)
+      where w = any (calls) or w !~ '^[0-9a-f]{9}$'));
 end $$;
 
 -- Decides an approval: verdict approved or rejected. options: arguments_hash (the one that the reviewer saw; refused when
@@ -114,7 +147,9 @@ begin
       'outcome', case call.effect when 'once' then 'unknown' else 'timeout' end,
       'seconds', extract(epoch from clock_timestamp() - call.called_at)), 'w:result:' || call.call_id);
   end loop;
-  if expired = 0 or agentrt._settle(head, 'expiry') = 'suspended' then
+  if expired > 0 then
+    perform agentrt._settle(head, 'expiry');
+  else
     update agentrt.sessions s set suspension = agentrt._with_expiry(s.id, s.suspension)
       where s.id = head.id and s.status = 'suspended';
   end if;
@@ -129,8 +164,7 @@ create function agentrt._deferred_calls(
 ) returns setof record language sql stable as $$
   select w, j.data ->> 'tool', j.data ->> 'effect', l.seconds, j.created_at,
     j.created_at + make_interval(secs => l.seconds::float8)
-  from jsonb_array_elements_text(
-    case jsonb_typeof(suspension -> 'waits_for') when 'array' then suspension -> 'waits_for' else '[]' end) w
+  from agentrt._waits_for(suspension) w
   join agentrt.journal j on j.session_id = _deferred_calls.session_id and j.type = 'tool_started'
     and j.seq > case when w ~ '^[0-9a-f]{9}$' then ('x' || lpad(left(w, 6), 8, '0'))::bit(32)::integer end
     and j.data ->> 'call_id' = w and j.data ->> 'deferred' = 'true'

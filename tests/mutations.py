@@ -263,7 +263,7 @@ MUTATIONS = (
     ),
     _guard(
         "a session wakes when it waits for nothing more", APPROVALS,
-        "\n      and not agentrt._still_waits(head) then", " then",
+        "if not exists (select from agentrt._missing(head)) then", "if true then",
         "postgres/test_clients_approvals::test_a_session_wakes_when_the_last_of_its_approvals_is_decided",
     ),
     _guard(

@@ -150,11 +150,14 @@ def _one_of_each(
 
 
 def _wait(decisions: Sequence[OpenCall], results: Sequence[OpenCall]) -> Wait:
+    """In the words that the database has for what is left of them."""
     waits_for = tuple(call.call.call_id for call in (*decisions, *results))
-    names = ", ".join(call.call.tool for call in (*decisions, *results))
-    if decisions:
-        return Wait(SuspendReason.APPROVAL, f"waits for a decision: {names}", waits_for)
-    return Wait(SuspendReason.EXTERNAL, f"waits for a result: {names}", waits_for)
+    words = [
+        f"waits for {what}: {', '.join(call.call.tool for call in calls)}"
+        for what, calls in (("a decision", decisions), ("a result", results))
+        if calls
+    ]
+    return Wait(SuspendReason.APPROVAL if decisions else SuspendReason.EXTERNAL, "; ".join(words), waits_for)
 
 
 def _answered(transcript: Transcript, tools: Mapping[str, ToolTraits]) -> Step:

@@ -233,6 +233,10 @@ def test_the_sibling_of_a_call_that_waits_is_run_meanwhile() -> None:
     waiting = step(*told, result(2, 1))
     assert isinstance(waiting, Wait)
     assert waiting.waits_for == (wire_id(2, 0), wire_id(2, 2))
+    assert waiting.message == "waits for a decision: write, write"
+    deferred = step(*told, started(2, 1, deferred=True, effect=Effect.READ))
+    assert isinstance(deferred, Wait)
+    assert deferred.message == "waits for a decision: write, write; waits for a result: read"
     both = (*told, result(2, 1), decided_of(APPROVAL, 0, "rejected"), decided_of(UUID(int=8), 2, "approved"))
     assert [text for text, _ in closed(step(*both))] == [ToolOutcome.DENIED]
     assert run(step(*both, result(2, 0, outcome="denied"))) == ["write"]

@@ -4,7 +4,7 @@ import json
 from uuid import UUID
 
 from agentrt.postgres.client import LIST
-from tests.postgres.stage import AGENT, ARGUMENTS, ARGUMENTS_HASH, Stage
+from tests.postgres.stage import AGENT, ARGUMENTS, ARGUMENTS_HASH, Stage, answer, approval_request, deferral
 from tests.postgres.test_worker_plans import nodes
 
 
@@ -48,6 +48,38 @@ async def test_the_list_says_what_a_suspended_session_waits_for(stage):
     assert await waiting_for(stage, session) == "blocked: no credit"
     assert await waiting_for(stage, await stage.suspended("input")) == "input"
     assert await waiting_for(stage, await stage.ended("completed")) is None
+
+
+async def test_the_list_says_what_is_left_after_each_decision_and_result(stage):
+    session = await stage.running()
+    await stage.append(session, answer("pay", "order", "post"), approval_request(0), approval_request(2))
+    pay, order, post = "000004000", "000004001", "000004002"
+    await stage.append(session, deferral(order, expires_seconds=3600))
+    await stage.suspend(session, "approval", pay, post, order)
+    approvals = await stage.connection.fetch(
+        "select id from agentrt.approvals where session_id = $1 order by tool_call_id", session
+    )
+    assert await stage.decide(approvals[0]["id"]) == "suspended"
+    assert str(await waiting_for(stage, session)).startswith(
+        "approval: waits for a decision: post; waits for a result: order, until 2"
+    )
+    assert await stage.decide(approvals[1]["id"]) == "suspended"
+    assert str(await waiting_for(stage, session)).startswith("external: waits for a result: order, until 2")
+    assert json.loads((await stage.head(session))["suspension"])["waits_for"] == [order]
+    entries = await stage.types(session)
+    assert await stage.complete_call(session, order) == "queued"
+    assert await stage.types(session) == [*entries, "tool_result", "session_woken"]
+
+
+async def test_the_list_says_what_is_left_after_an_expiry(stage):
+    session = await stage.running()
+    await stage.append(session, answer("order", "ask"))
+    early, late = "000004000", "000004001"
+    await stage.append(session, deferral(early, expires_seconds=0.000001), deferral(late))
+    await stage.suspend(session, "external", "the boss", early, late)
+    assert (await stage.sweep())["expired"] == 1
+    assert await waiting_for(stage, session) == "external: waits for a result: ask"
+    assert json.loads((await stage.head(session))["suspension"])["waits_for"] == ["the boss", late]
 
 
 async def test_the_list_counts_the_time_of_the_present_ownership(stage):
