@@ -1,5 +1,6 @@
 """Where tool functions run, so that one that does not stop can be given up: plain ones in threads, our own and
-daemonic; coroutines each in a task of its own. Both are counted until they have really ended."""
+daemonic; coroutines each in a task of its own. Both are counted until they have really ended, and so is what a tool
+hands over to the loop's default executor."""
 
 from __future__ import annotations
 
@@ -7,13 +8,17 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from agentrt.agents import NotExecuted
 from agentrt.core.errors import message_of
 
 MAX_THREADS = 64
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Escaped(RuntimeError):
@@ -28,11 +33,14 @@ class ToolThreads:
         self._running = 0
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._handed_over: set[Future[Any]] = set()
+        self._executor = ThreadPoolExecutor(max_threads, thread_name_prefix="agentrt-tool")
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def running(self) -> int:
         """Functions that have not returned, also those whose call was given up. Read from any thread."""
-        return self._running + len(self._tasks)
+        return self._running + len(self._tasks) + len(self._handed_over)
 
     @property
     def tasks(self) -> int:
@@ -44,10 +52,8 @@ class ToolThreads:
 
         It raises nothing but ``Exception`` and ``CancelledError``: what ends a process would end all of them.
         """
-        loop = asyncio.get_running_loop()
-        if loop.get_task_factory() is None:
-            loop.set_task_factory(_task_of)
-        task = loop.create_task(_contained(begin, name), name=name)
+        self._prepare(loop := asyncio.get_running_loop())
+        task = loop.create_task(_contained(begin, self if name == "tool" else None, name=name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -56,6 +62,21 @@ class ToolThreads:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # nobody waits for one that was given up: its error is not worth a warning
+
+    def submit(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Run what a tool handed over to the loop's default executor. It counts until it has ended, or was cancelled
+        before it began."""
+        future = self._executor.submit(function, *args, **kwargs)
+        self._handed_over.add(future)
+        future.add_done_callback(self._handed_over.discard)
+        return future
+
+    def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:
+            self._loop = loop
+            loop.set_default_executor(_DefaultExecutor())
+        if loop.get_task_factory() is None:
+            loop.set_task_factory(_task_of)
 
     @asynccontextmanager
     async def thread(self) -> AsyncIterator[Callable[[Callable[[], Any]], asyncio.Future[Any]]]:
@@ -80,9 +101,10 @@ class ToolThreads:
                 self._free.release()
 
     def _start(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
+        self._prepare(loop := asyncio.get_running_loop())
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
+        context.run(_inside_tool.set, self)
 
         def run() -> None:
             result, error = None, None
@@ -118,13 +140,30 @@ class ToolThreads:
             future.exception()  # as of a task: perhaps nobody waits for it any more
 
 
-_inside_tool: Final = contextvars.ContextVar("agentrt_inside_tool", default=False)
+_inside_tool: Final = contextvars.ContextVar[ToolThreads | None]("agentrt_inside_tool", default=None)
+"""What counts the tool whose code this is."""
+
+
+class _DefaultExecutor(ThreadPoolExecutor):
+    """Where ``asyncio.to_thread`` and ``run_in_executor(None, ...)`` have their threads.
+
+    What a tool hands over is known by the context that submits it: ``run_in_executor`` takes none along, but both
+    submit in the tool's own. It is counted, since a thread that acts after the lease is the same evil wherever it runs;
+    and it has threads of its own, so that tools that hang leave some to the worker. What the worker and its libraries
+    submit, such as look-ups of names, is not counted: it ends by itself, acts on nothing, and is slow just when the
+    network is away, where it must not end a process that has stopped everything else.
+    """
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        threads = _inside_tool.get()
+        submit = super().submit if threads is None else threads.submit
+        return submit(fn, *args, **kwargs)
 
 
 def _task_of(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     """A task as the loop makes it. One that a tool starts is contained as the tool is: what ends a process is raised
     by the loop itself, whoever waits for the task."""
-    if not (_inside_tool.get() and asyncio.iscoroutine(coroutine)):
+    if _inside_tool.get() is None or not asyncio.iscoroutine(coroutine):
         return asyncio.Task(coroutine, loop=loop, **options)
     task = asyncio.Task(_child(coroutine), loop=loop, **options)
     task.add_done_callback(lambda _: coroutine.close())  # one that was cancelled before it began
@@ -138,8 +177,8 @@ async def _child(coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise _harmless(error, "tool") from error
 
 
-async def _contained(begin: Callable[[], Awaitable[Any]], name: str) -> Any:
-    _inside_tool.set(name == "tool")
+async def _contained(begin: Callable[[], Awaitable[Any]], threads: ToolThreads | None, *, name: str) -> Any:
+    _inside_tool.set(threads)
     try:
         return await begin()
     except (Exception, asyncio.CancelledError):
