@@ -28,7 +28,7 @@ def main() -> NoReturn:
             signal.signal(signal.SIGINT, at_rest)
             run()
         finally:
-            if at_rest is signal.default_int_handler:
+            if at_rest is signal.default_int_handler and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 signal.signal(signal.SIGINT, _interrupted)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)

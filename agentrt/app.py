@@ -228,6 +228,7 @@ def run_worker(settings: Settings) -> int:
     _check_offer(loaded)
     version = _version()
 
+    import atexit
     import os
 
     from agentrt.telemetry.logs import Logs
@@ -235,6 +236,7 @@ def run_worker(settings: Settings) -> int:
 
     logs = Logs(settings.log_level, settings.log_format)
     logs.adopt()
+    atexit.register(logs.close)  # so late, since what keeps the process from ending has to be told
     try:
         metrics = Metrics(version)
 
@@ -244,7 +246,7 @@ def run_worker(settings: Settings) -> int:
 
         _Worker(settings, loaded, metrics, version=version, emit=_sink(logs, metrics), leave=leave).run()
     finally:
-        logs.close()
+        logs.writer.flush(2.0)
     return 0
 
 
@@ -321,7 +323,7 @@ class _Worker:
                 emit=self.emit,
                 version=self.version,
                 threads_running=lambda: threads.running,
-                tasks_running=lambda: threads.tasks,
+                owns_process=True,
                 leave=self.leave,
             )
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from agentrt.core.errors import AgentrtError
@@ -18,6 +18,7 @@ from agentrt.worker.claimer import Offering
 from agentrt.worker.holding import Holding
 from agentrt.worker.incarnation import Incarnation, MakeRunner, RunSession, WorkerParts
 from agentrt.worker.keeper import abort
+from agentrt.worker.leaving import end_in_time
 from agentrt.worker.pacing import Backoff, jittered, wait_for
 
 __all__ = ["Daemon", "MakeRunner", "RunSession", "WorkerParts"]
@@ -70,8 +71,9 @@ class Daemon:
                     reason = "drained" if self._draining.is_set() else "declared dead"
                     self._emit(WorkerStopped(worker_id=self._incarnation.worker.id, reason=reason))
         finally:
+            if self._parts.owns_process:
+                end_in_time(self._parts, code=0 if self._draining.is_set() else 1)
             await store.close()
-        self._leave_tools_behind()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -85,12 +87,6 @@ class Daemon:
             worker_id, sessions = self._incarnation.worker.id, len(self._incarnation.holdings)
             self._emit(WorkerDraining(worker_id=worker_id, reason=reason, sessions=sessions))
             self._incarnation.begin_drain()
-
-    def _leave_tools_behind(self) -> None:
-        """Tools that were given up and do not end would keep the loop from being closed, for ever."""
-        if (tools := self._parts.tasks_running()) and self._incarnation is not None:
-            words = f"{tools} tools did not stop when they were told to, and outlive the drain"
-            abort(self._incarnation.worker.id, words, emit=self._emit, leave=self._parts.leave)
 
     def cut(self) -> None:
         """The drain's time is over now."""
@@ -107,14 +103,20 @@ class Daemon:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
+        """Not the loop's own way: that leaves the default actions behind, and one signal more while the process closes
+        would end it as killed."""
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number.name)
+
+        def heard(number: int, _: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._signalled, signal.Signals(number).name)
+
+        before = {number: signal.signal(number, heard) for number in SIGNALS}
         try:
             yield
         finally:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if self._parts.owns_process else handler)
 
     async def _supervise(self, incarnation: Incarnation) -> None:
         """Wait for the end of the incarnation, and see that a drain keeps its time."""

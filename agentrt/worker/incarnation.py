@@ -51,7 +51,8 @@ class MakeRunner(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParts:
     """What a worker is made of. ``agents`` holds the version of each agent that it serves; ``threads_running`` counts
-    tools that have not ended, ``tasks_running`` the coroutines among them; ``leave`` ends the process at once."""
+    tools that have not ended; with ``owns_process`` the process ends soon after the worker, whatever tools leave
+    behind, and is deaf to signals until then; ``leave`` ends it at once."""
 
     stores: StoreFactory
     settings: Settings
@@ -60,7 +61,7 @@ class WorkerParts:
     emit: EventSink
     version: str
     threads_running: Callable[[], int] = lambda: 0
-    tasks_running: Callable[[], int] = lambda: 0
+    owns_process: bool = False
     leave: Callable[[int], object] = os._exit
     clock: Callable[[], float] = time.monotonic
 

@@ -42,11 +42,6 @@ class ToolThreads:
         """Functions that have not returned, also those whose call was given up. Read from any thread."""
         return self._running + len(self._tasks) + len(self._handed_over)
 
-    @property
-    def tasks(self) -> int:
-        """Those of ``running`` that are coroutines: the loop cannot be closed while there are any."""
-        return len(self._tasks)
-
     def task(self, begin: Callable[[], Awaitable[Any]], *, name: str = "tool") -> asyncio.Future[Any]:
         """Await ``begin()`` in a task of its own, whose cancellation is nobody else's.
 

@@ -44,7 +44,6 @@ class Worker:
                 emit=ground.heard,
                 version="0",
                 threads_running=lambda: self._threads.running,
-                tasks_running=lambda: self._threads.tasks,
                 leave=self.leave,
             )
         )
