@@ -26,7 +26,10 @@ __all__ = ["Daemon", "MakeRunner", "RunSession", "WorkerParts"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _LAST_SECONDS = 10.0
-"""For what was cancelled to journal what is unknown and to be released; then the process ends without it."""
+"""For what was cancelled to journal what is unknown and to be released; then the drain goes on without it."""
+
+_GIVEN_UP_SECONDS = 1.0
+"""For the task of a session that is given up to end; then the process ends."""
 
 
 class Daemon:
@@ -135,7 +138,10 @@ class Daemon:
         now = self._parts.clock()
         for holding in incarnation.holdings:
             if holding in cancelled:
-                if now >= cancelled[holding] + _LAST_SECONDS:
+                over = now - cancelled[holding] - _LAST_SECONDS
+                if over >= 0:
+                    self._give_up(holding)
+                if over >= _GIVEN_UP_SECONDS:
                     words = f"{holding!r} did not stop within {_LAST_SECONDS:g} s of being cancelled"
                     abort(incarnation.worker.id, words, emit=self._emit, leave=self._parts.leave)
             elif now >= self._due(holding):
@@ -144,6 +150,14 @@ class Daemon:
                     holding.task.cancel()
         dues = [self._due(holding) - now for holding in incarnation.holdings if holding not in cancelled]
         return max(0.01, min([1.0, *dues]))
+
+    def _give_up(self, holding: Holding) -> None:
+        """Leave a session to whoever sweeps, such as one whose row a client keeps locked: the others are released, and
+        this worker has done what it could."""
+        if holding.lose("it could not be released in the time of the drain"):
+            seconds = f"{_LAST_SECONDS:g} s after it was stopped"
+            words = f"session {holding.session.id} could not be released within {seconds}: the next sweep requeues it"
+            self._emit(WarningRaised(message=words))
 
     def _due(self, holding: Holding) -> float:
         """When a session's time in the drain is over: started ``once`` tools get more."""
