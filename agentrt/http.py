@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CLIENT_SECONDS = 5.0  # a client that sends or reads nothing for this long is dropped
 REQUEST_SECONDS = 5.0  # and so is one whose request and answer take longer than this
 MAX_CONNECTIONS = 32
+ROOM_SECONDS = 0.2  # to end a connection in favour of a new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, host: str, port: int, application: WSGIApplication) -> None:
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._served: dict[Any, None] = {}
+        self._lock = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
@@ -178,16 +181,29 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve in a thread while there is room; else drop the connection, so that a flood costs nothing."""
-        if self._room.acquire(blocking=False):
+        """Serve in a thread while there is room, for which the oldest connection is dropped: who asks is answered
+        within milliseconds, so that it is one that does not ask. Else drop the new one: a flood costs little."""
+        if self._room.acquire(blocking=False) or self._made_room():
+            with self._lock:
+                self._served[request] = None
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _made_room(self) -> bool:
+        with self._lock:
+            oldest = next(iter(self._served), None)
+            self._served.pop(oldest, None)
+        if oldest is not None:
+            _end(oldest)
+        return self._room.acquire(timeout=ROOM_SECONDS)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            with self._lock:
+                self._served.pop(request, None)
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
@@ -96,6 +96,18 @@ def test_idle_clients_do_not_keep_others_from_an_answer():
         finally:
             for connection in idle:
                 connection.close()
+
+
+def test_a_probe_is_answered_at_once_however_many_clients_have_not_asked_yet(monkeypatch):
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 60)
+    monkeypatch.setattr(http._Handler, "timeout", 60)
+    with serving() as url, ExitStack() as stack:
+        address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        for _ in range(3 * MAX_CONNECTIONS):
+            half_open = stack.enter_context(socket.create_connection(address, timeout=20))
+            with suppress(OSError):  # dropped by now
+                half_open.sendall(b"GET /li")
+        assert ask(url + "/livez")[0] == 200
 
 
 def test_clients_that_drip_are_dropped_when_the_time_for_a_request_is_over(monkeypatch):
