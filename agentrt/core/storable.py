@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
@@ -32,14 +31,14 @@ _LARGEST_NUMBER: Final = 10**300
 
 _MAPPINGS: Final = (dict, Mapping)  # the concrete type first: it is told at once, an abstract one takes a look-up
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset, Mapping)
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable_text(text: str) -> str:
-    """``text`` with NUL as U+2400 and lone surrogates as U+FFFD; the same object when it is fine as it is."""
-    if "\x00" not in text and (text.isascii() or _is_unicode(text)):
-        return text
-    return _UNSTORABLE.sub(lambda found: "\u2400" if found[0] == "\x00" else "\ufffd", text)
+    """``text`` with NUL as U+2400, the halves of a surrogate pair as their character, and lone surrogates as U+FFFD;
+    the same object when it is fine as it is. Providers cut pairs in two, one half for each piece of a stream."""
+    if not (text.isascii() or _is_unicode(text)):
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.replace("\x00", "\u2400")
 
 
 def _is_unicode(text: str) -> bool:

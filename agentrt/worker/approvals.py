@@ -13,6 +13,7 @@ from uuid import uuid4
 from agentrt.agents import InvalidArguments, Tool
 from agentrt.core.content import Content, ToolCall
 from agentrt.core.journal import ApprovalRequested
+from agentrt.core.storable import storable_text
 from agentrt.worker.invoke import called, tell_failed
 from agentrt.worker.ownership import Ownership
 
@@ -27,8 +28,8 @@ MAY_REPEAT: Final = "may_repeat"
 
 
 def arguments_hash(arguments: str) -> str:
-    """What a decision names: sha256 of the arguments as received, in hexadecimal."""
-    return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()
+    """What a decision names: sha256 of the arguments as received and stored, in hexadecimal."""
+    return hashlib.sha256(storable_text(arguments).encode()).hexdigest()
 
 
 async def approvals_to_request(ownership: Ownership, content: Content) -> list[ApprovalRequested]:

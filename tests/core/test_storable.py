@@ -80,6 +80,22 @@ def test_bad_characters_are_replaced_visibly_and_typed_ones_stay() -> None:
     assert storable_text(typed) is typed
 
 
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("a\ud83d" + "\ude00b", "a\U0001f600b"),
+        ("\ud83d\ud83d" + "\ude00", "\ufffd\U0001f600"),
+        ("\ude00\ud83d", "\ufffd\ufffd"),
+        ("\ud83d\x00\ude00", "\ufffd\u2400\ufffd"),
+        ("\ufeff\ud83d" + "\ude00", "\ufeff\U0001f600"),
+    ],
+)
+def test_the_halves_of_a_pair_are_joined_and_only_lone_ones_are_replaced(text: str, stored: str) -> None:
+    """F1: a provider cuts its stream anywhere, also in the middle of a character."""
+    assert storable_text(text) == stored
+    assert storable({text: text}) == {stored: stored}
+
+
 def test_keys_that_become_the_same_keep_all_their_values() -> None:
     """F1: and no key is longer than the bound."""
     assert storable({"a\x00": 1, "a\u2400": 2}) == {"a\u2400": 1, "a\u2400~2": 2}

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from agentrt import tool
 from agentrt.core.content import File, Text, ToolCall
 from agentrt.core.journal import Usage
 from agentrt.ports import ModelAnswer, ModelError, ModelErrorClass
-from tests.models.adapters import asking, in_every_format, one_answer, one_error, user
+from tests.models.adapters import asking, in_every_format, one_answer, one_error, served, user
 from tests.strictprovider.conversation import WireFormat
-from tests.strictprovider.script import HttpReply
+from tests.strictprovider.script import HttpReply, ModelRequest
 from tests.strictprovider.server import StrictProvider
 
 pytestmark = [  # what the layer says of odd figures
@@ -216,3 +217,28 @@ async def test_one_answer_says_nothing_of_another_request_of_the_same_model() ->
         with pytest.raises(ModelError) as raised:
             await asked.ask(user("Look:", File(media_type="video/mp4", url="https://example.com/a.mp4")))
     assert raised.value.error_class is ModelErrorClass.REJECTED
+
+
+@pytest.mark.one_server
+async def test_a_character_that_is_cut_in_two_arrives_whole(database_url: str) -> None:
+    """F1: each half in an event of its own, in text and in arguments; a lone half is replaced."""
+
+    @tool(effect="read")
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"rain in {city}"
+
+    def script(request: ModelRequest) -> HttpReply:
+        if request.tool_results:
+            said = request.tool_results[0].text
+            return events(
+                *(chunk({"content": text}) for text in (said, "\ud83d", "\ude00\ud83d")), chunk(finish="stop")
+            )
+        pieces = ('{"city": "', "\ud83d", "\ude00", '"}')
+        first = {"id": "t", "type": "function", "function": {"name": "weather", "arguments": ""}}
+        functions = [first, *({"function": {"arguments": piece}} for piece in pieces)]
+        return events(*(chunk({"tool_calls": [{"index": 0, **one}]}) for one in functions), chunk(finish="tool_calls"))
+
+    async with served(script, CHAT, database_url, tools=[weather]) as (_, worker):
+        session_id = await worker.ask("assistant", "weather?")
+        assert (await worker.client.get(session_id)).outcome == {"text": "rain in 😀😀\ufffd"}

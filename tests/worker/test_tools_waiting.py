@@ -80,6 +80,22 @@ async def test_approved_runs_once_with_exactly_the_reviewed_arguments(database_u
         assert await results(worker, session_id) == [("ok", "paid 7")]
 
 
+@pytest.mark.parametrize(("given", "ran_with"), [("\ud83d" + "\ude00", "😀"), ("\ud83d", "\ufffd")])
+async def test_arguments_with_half_characters_are_approved_as_they_are_stored(database_url, given, ran_with):
+    """Cases 47 and 82: a pair that a stream has cut in two is whole again, and the hash is of what a reviewer sees."""
+    ran: list[Any] = []
+    model = calls_once(Call("pay", f'{{"amount": 7, "to": "{given}"}}'))
+    async with local_worker(database_url, agent_of(paying(ran, requires_approval=True), model=model)) as worker:
+        session_id = await worker.ask("a", "begin")
+        [approval] = await worker.client.pending_approvals(session_id)
+        assert approval["arguments"] == f'{{"amount": 7, "to": "{ran_with}"}}'
+        await worker.client.decide(
+            approval["id"], "approved", reviewer="ann", arguments_hash=approval["arguments_hash"]
+        )
+        await worker.run()
+        assert ran == [(7, ran_with)]
+
+
 async def test_an_approval_of_other_arguments_runs_nothing(database_url, monkeypatch):
     """Case 47, forced: the journal says that other arguments were reviewed."""
     ran: list[Any] = []
