@@ -144,7 +144,7 @@ begin
     expired := expired + 1;
     perform agentrt._append_entry(head.id, 'tool_result', jsonb_build_object(
       'call_id', call.call_id, 'tool', call.tool, 'content', agentrt._expired_words(call.effect, call.expires_seconds),
-      'outcome', case call.effect when 'once' then 'unknown' else 'timeout' end,
+      'outcome', case when call.effect in ('once', 'transactional') then 'unknown' else 'timeout' end,
       'seconds', extract(epoch from clock_timestamp() - call.called_at)), 'w:result:' || call.call_id);
   end loop;
   if expired > 0 then
@@ -190,10 +190,11 @@ create function agentrt._moment(moment timestamptz) returns text language sql st
   select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
 
--- What the model reads of a deferred call without a result; for effect once as of every call whose end nobody saw.
+-- What the model reads of a deferred call without a result; for effects once and transactional, whose deferral left
+-- something behind, as of every call whose end nobody saw.
 create function agentrt._expired_words(effect text, seconds numeric) returns text language sql immutable as $$
-  select case effect
-    when 'once' then format('The outcome is unknown: no result came within %s s. The call may or may not have had its '
+  select case
+    when effect in ('once', 'transactional') then format('The outcome is unknown: no result came within %s s. The call may or may not have had its '
       'effect. Assume neither; find out before you rely on it or repeat it.', trim_scale(seconds))
     else format('No result came within %s s.', trim_scale(seconds))
   end

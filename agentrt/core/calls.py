@@ -36,8 +36,9 @@ class ToolTraits:
 
     @property
     def guards_repetition(self) -> bool:
-        """Whether a call like one of unknown outcome needs a person's word."""
-        return self.once and self.on_unknown != "retry_allowed"
+        """Whether a call like one of unknown outcome needs a person's word. That of a transactional tool is unknown
+        when it was deferred: what it wrote is committed."""
+        return (self.once or self.effect is Effect.TRANSACTIONAL) and self.on_unknown != "retry_allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def judge(call: OpenCall, tools: Mapping[str, ToolTraits], unresolved: Collectio
 
 def _judge_closed_off(call: OpenCall, traits: ToolTraits | None) -> Judgement:
     """Not run any more. Whether it had begun is known of ``once``, of what was deferred, and of what nobody approved;
-    other effects leave no trace before their result."""
+    other effects leave no trace before their result. ``started`` is also a transactional call that was deferred."""
     if call.started:
         return _close(call, ToolOutcome.UNKNOWN, UNKNOWN)
     unapproved = call.approval is not None and call.approval.state is not ApprovalState.APPROVED

@@ -264,7 +264,7 @@ def _take_of_call(found: _Found, entry: Entry) -> None:
         case ToolStarted(call_id=known) as started:
             call = _find(found, known)
             if call is not None:
-                call.started = call.started or started.effect is Effect.ONCE
+                call.started = call.started or started.effect in (Effect.ONCE, Effect.TRANSACTIONAL)
                 call.deferred = call.deferred or bool(started.deferred)
         case ApprovalRequested() as requested:
             _take_requested(found, requested)

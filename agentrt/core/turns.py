@@ -43,9 +43,9 @@ class Approval:
 class OpenCall:
     """A call of the last answer that has no result.
 
-    ``started``: a ``tool_started`` of effect ``once`` stands in the journal. ``deferred``: it will be answered from
-    outside. ``orphaned``: how many owners died while it was to run. ``closed_off``: a terminal entry or an interrupt
-    stands behind it, so it is not run any more.
+    ``started``: a ``tool_started`` stands in the journal, of effect ``once``, or ``transactional``, which has one only
+    when it was deferred. ``deferred``: it will be answered from outside. ``orphaned``: how many owners died while it
+    was to run. ``closed_off``: a terminal entry or an interrupt stands behind it, so it is not run any more.
     """
 
     call: ToolCall

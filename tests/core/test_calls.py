@@ -340,6 +340,22 @@ def test_a_deferred_once_call_behind_an_end_is_unknown() -> None:
     assert closed(step(*told, SessionCancelled(), user())) == [(ToolOutcome.UNKNOWN, UNKNOWN)]
 
 
+@pytest.mark.parametrize("end", [*ENDS, user("stop", when_running="interrupt")])
+@pytest.mark.parametrize("tool", ["local", "read", "vanished"])
+def test_a_deferred_transactional_call_that_is_cut_off_is_unknown(tool: str, end: EntryData) -> None:
+    """F26: what it wrote was committed with the deferral, whatever its tool says of itself now."""
+    told = (user(), answer(call(tool)), started(2, deferred=True, effect=Effect.TRANSACTIONAL))
+    assert closed(step(*told, end, user())) == [(ToolOutcome.UNKNOWN, UNKNOWN)]
+    resumed = plan(*told, end, user()).close
+    assert [one.outcome for one in resumed] == [ToolOutcome.UNKNOWN]
+
+
+def test_a_call_like_a_transactional_one_of_unknown_outcome_becomes_an_approval() -> None:
+    """F27: its first deferral has left something behind."""
+    told = (user(), answer(call("local")), started(2, deferred=True, effect=Effect.TRANSACTIONAL))
+    assert isinstance(step(*told, result(2, outcome="unknown"), answer(call("local"))), AskApproval)
+
+
 def test_no_tools_at_all_close_every_call() -> None:
     """F9."""
     found = next_step(fold(journal(user(), answer(call("read")))), Limits(), {})

@@ -32,10 +32,15 @@ async def test_a_deferred_call_whose_time_is_over_gets_a_result_and_its_session_
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.5, "0.5 s"), (3600.0, "3600 s"), (1e-6, "0.000001 s")])
-async def test_of_effect_once_the_outcome_is_unknown_in_the_words_of_every_unknown_outcome(stage, seconds, words):
-    said = await stage.connection.fetchval("select agentrt._expired_words('once', $1::jsonb::numeric)", str(seconds))
+@pytest.mark.parametrize("effect", ["once", "transactional"])
+async def test_where_something_was_left_behind_the_outcome_is_unknown_in_the_words_of_every_unknown_outcome(
+    stage, effect, seconds, words
+):
+    said = await stage.connection.fetchval(
+        "select agentrt._expired_words($1, $2::jsonb::numeric)", effect, str(seconds)
+    )
     assert said == unknown(f"no result came within {words}.")
-    session, _ = await stage.with_calls(effect="once", expires_seconds=GONE_AT_ONCE)
+    session, _ = await stage.with_calls(effect=effect, expires_seconds=GONE_AT_ONCE)
     await stage.sweep()
     assert (await stage.entries(session))[-2].data["outcome"] == "unknown"
 
