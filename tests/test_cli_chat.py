@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from agentrt.cli.dev import changed, free_port, prepare, state_of, watched_folde
 from agentrt.core.journal import Entry, SessionOrphaned, SessionReleased
 from agentrt.core.session import Seq
 from agentrt.settings import Settings
-from tests.commandline import assert_one_sentence, environment, run
+from tests.commandline import Ran, assert_one_sentence, environment, run
 from tests.servers import new_folder
 from tests.workerprocess import worker, write_agents
 
@@ -127,6 +128,32 @@ def test_ctrl_c_cancels_the_run_and_the_chat_goes_on(database_url, tmp_path):
     assert "cancelled" in out
     assert "You said still there?." in out
     assert chat.returncode == 0, err
+
+
+def test_an_interrupt_in_the_instant_in_which_a_wait_begins_cancels_too(database_url, monkeypatch):
+    interrupt_as_runs_begin(monkeypatch, number=3)  # behind those that connect and send
+    ran = run("chat", "nobody", url=database_url, stdin="hello\n")
+    assert (ran.code, "cancelled" in ran.out) == (0, True), ran
+
+
+def test_an_interrupt_in_the_instant_in_which_a_command_begins_ends_it_quietly(database_url, monkeypatch):
+    interrupt_as_runs_begin(monkeypatch, number=1)
+    assert run("sessions", "list", url=database_url) == Ran(130, "", "")
+
+
+def interrupt_as_runs_begin(monkeypatch, *, number):
+    """A Ctrl-C when the ``number``-th run of asyncio has just set its handler for it, and looks for none yet."""
+    set_handler, begun = signal.signal, []
+
+    def interrupted(which, handler):
+        before = set_handler(which, handler)
+        if which == signal.SIGINT and isinstance(handler, partial):
+            begun.append(handler)
+            if len(begun) == number:
+                signal.raise_signal(signal.SIGINT)
+        return before
+
+    monkeypatch.setattr("signal.signal", interrupted)
 
 
 def test_who_waits_for_an_agent_that_nobody_serves_is_told_how_to_leave(database_url):

@@ -18,6 +18,9 @@ from agentrt.cli.output import printable
 from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgument, NotFound, SchemaMismatch
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)
+"""A Ctrl-C, as it comes out of ``asyncio.Runner``, which forgets one in the instant in which a run begins: only the
+cancelled run is left of it then."""
 
 _ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -49,7 +52,7 @@ def border(command: typer.Typer) -> NoReturn:
         sys.exit(WRONG_USE)
     except typer.Abort as no:
         sys.exit(_not_confirmed(no))
-    except KeyboardInterrupt:
+    except INTERRUPTIONS:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `| head` has seen enough
         _no_more_output()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, complain
+from agentrt.cli.border import DONE, FAILED, INTERRUPTIONS, complain
 from agentrt.cli.lines import Lines, unless_told
 from agentrt.cli.options import text_option
 from agentrt.cli.output import one_line, printable
@@ -119,7 +119,7 @@ class _Chat:
             if message is not None:
                 self._runner.run(self._send(message))
             return self._wait()
-        except KeyboardInterrupt:
+        except INTERRUPTIONS:
             if self._session_id is None:
                 raise
             return self._cancel(self._session_id)
@@ -140,7 +140,7 @@ class _Chat:
 
     def _wait(self) -> Session | None:
         while self._session_id is not None:
-            head = self._runner.run(unless_told(self._follow(self._session_id), self._lines.watched))
+            head = self._runner.run(self._follow_unless_left(self._session_id))
             if head is None:
                 self._left = True
                 typer.echo()
@@ -148,6 +148,9 @@ class _Chat:
             if head.status != Status.SUSPENDED or not self._decide(head):
                 return head
         return None
+
+    async def _follow_unless_left(self, session_id: SessionId) -> Session | None:
+        return await unless_told(self._follow(session_id), self._lines.watched)
 
     async def _follow(self, session_id: SessionId) -> Session:
         stream = self._client.follow(session_id, after_seq=self._seen)
