@@ -203,11 +203,19 @@ begin
       perform agentrt._refuse('AR004', problem);
     end if;
   end if;
-  if not exists (select from jsonb_array_elements(content) b where b ->> 'type' <> 'text' or b ->> 'text' ~ '[^[:space:]]') then
+  if not exists (
+      select from jsonb_array_elements(content) b where b ->> 'type' <> 'text' or not agentrt._is_blank(b ->> 'text')) then
     perform agentrt._refuse('AR004', 'the message is empty: it needs at least one character that is not blank');
   end if;
   return content;
 end $$;
+
+-- Whether a text has nothing to read: white space as Python's str.isspace has it, which decides what a model is sent. By
+-- name, since a regular expression's [:space:] is another one in every locale.
+create function agentrt._is_blank(value text) returns boolean language sql immutable strict as $$
+  select btrim(value, E' \t\n\x0b\f\r\x1c\x1d\x1e\x1f\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006'
+    || E'\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000') = ''
+$$;
 
 -- ---- Commands -------------------------------------------------------------------------------------------------------
 

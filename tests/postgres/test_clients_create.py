@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -195,10 +196,21 @@ async def test_options_are_an_object_and_the_agent_has_a_name(stage):
             await stage.create(agent=agent)
 
 
+async def test_what_python_calls_blank_is_blank_and_nothing_else(stage):
+    """The one rule of what a model is not sent: what the door lets in has something to read."""
+    found = await stage.connection.fetchval(
+        "select array_agg(i order by i) from generate_series(1, 1114111) i"
+        " where (i < 55296 or i > 57343) and agentrt._is_blank(chr(i))"
+    )
+    assert found == [code for code in range(1, sys.maxunicode + 1) if chr(code).isspace()]
+    assert await stage.connection.fetchval("select agentrt._is_blank($1)", "\u00a0 x \u00a0") is False
+
+
 BAD_MESSAGES: list[tuple[str | None, Any, str]] = [
     (None, None, "missing"),
     ("", None, "empty"),
     (" \n\t", None, "empty"),
+    ("\u00a0\u0085\x1c\u3000", None, "empty"),
     ("hi", [{"type": "text", "text": "hi"}], "exclude"),
     (None, [], "content"),
     (None, "hi", "content"),
