@@ -235,7 +235,7 @@ async def test_a_character_that_is_cut_in_two_arrives_whole(database_url: str) -
                 *(chunk({"content": text}) for text in (said, "\ud83d", "\ude00\ud83d")), chunk(finish="stop")
             )
         pieces = ('{"city": "', "\ud83d", "\ude00", '"}')
-        first = {"id": "t", "type": "function", "function": {"name": "weather", "arguments": ""}}
+        first: Any = {"id": "t", "type": "function", "function": {"name": "weather", "arguments": ""}}
         functions = [first, *({"function": {"arguments": piece}} for piece in pieces)]
         return events(*(chunk({"tool_calls": [{"index": 0, **one}]}) for one in functions), chunk(finish="tool_calls"))
 
