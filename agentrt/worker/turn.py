@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from agentrt.core.calls import with_short_names
-from agentrt.core.content import Content, Text, ToolCall
+from agentrt.core.content import Content, File, Image, Text, Thinking, ToolCall, UnknownBlock
 from agentrt.core.errors import ConfigurationError, LeaseLost
 from agentrt.core.events import ModelRetried as RetryTold
 from agentrt.core.events import TurnFinished
@@ -306,7 +306,8 @@ def _may_run(answer: ModelAnswer) -> bool:
 
 
 def _is_empty(answer: ModelAnswer) -> bool:
-    """Nothing to read and nothing to run; a pause and a refusal say something by themselves."""
+    """Nothing to read and nothing to run, or only blocks that nobody here can take; a pause and a refusal say something
+    by themselves."""
     if answer.stop_reason in (StopReason.PAUSED, StopReason.REFUSED):
         return False
     return not _says_something(answer.content)
@@ -314,9 +315,14 @@ def _is_empty(answer: ModelAnswer) -> bool:
 
 def _says_something(content: Content) -> bool:
     for block in content:
-        if isinstance(block, Text):
-            if block.text.strip():
+        match block:
+            case Text(text=text):
+                if text.strip():
+                    return True
+            case Thinking() | UnknownBlock():
+                continue
+            case ToolCall() | Image() | File():
                 return True
-        elif block.type != "thinking":
-            return True
+            case _:
+                assert_never(block)
     return False

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentrt.agents import Agent, tool
-from agentrt.core.content import Text, Thinking
+from agentrt.core.content import Text, Thinking, UnknownBlock
 from agentrt.core.journal import AssistantMessage, ModelRetried, StopReason, Usage
 from agentrt.core.messages import ModelOutput
 from agentrt.settings import Settings
@@ -118,6 +118,22 @@ async def test_an_empty_answer_is_asked_again_at_most_twice_and_never_sent_back(
         assert [entry.error_class for entry in retried] == ["empty"] * 3
         assert session.input_tokens == 30
         assert await found(worker, session_id, AssistantMessage) == []
+
+
+async def test_an_answer_of_blocks_that_nobody_can_take_is_empty(database_url):
+    """F7: it would complete the run with nothing to read."""
+
+    class Newer(ScriptedModel):
+        async def request(self, request, on_text):
+            answer = await super().request(request, on_text)
+            return answer if answer.content else replace(answer, content=(UnknownBlock({"type": "hologram"}),))
+
+    model = Newer(lambda _: replies.pop(0))
+    replies: list[Any] = [Reply(), "at last"]
+    async with local_worker(database_url, Agent("a", model=model)) as worker:
+        session_id = await worker.ask("a", "begin")
+        assert (await head(worker, session_id)).outcome == {"text": "at last"}
+        assert [entry.error_class for entry in await found(worker, session_id, ModelRetried)] == ["empty"]
 
 
 async def test_an_answer_after_an_empty_one_counts(database_url):
