@@ -187,7 +187,7 @@ def restored(message: ModelOutput, identity: ModelIdentity) -> ModelResponse:
 
 def _is_unsigned(message: ModelOutput, stored: _Stored) -> bool:
     """Whether some thinking came without its signature: neither it nor the ids of what it belongs to can be sent."""
-    signed = {_at(fields) for fields in stored.parts if fields.get("signature")}
+    signed = {_at(fields) for fields in stored.parts if _present_in(fields, ("signature",)).get("signature")}
     positions = message.positions or range(len(message.content))
     placed = zip(positions, message.content, strict=False)
     return any(isinstance(block, Thinking) and position not in signed for position, block in placed)

@@ -1,11 +1,13 @@
 """Stored objects of a provider that are not of the form which the layer relies on: an import may hold anything."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic_ai.messages import TextPart
 
-from agentrt.core.content import Text, ToolCall
+from agentrt.core.content import Text, Thinking, ToolCall
 from agentrt.core.messages import ModelOutput, UserInput
 from agentrt.models.opaque import restored
 from agentrt.models.provider import ProviderModel
@@ -59,3 +61,17 @@ def test_what_is_of_another_form_is_left_out(value):
     assert answer.provider_details is None
     assert answer.provider_name is None
     assert [getattr(part, "id", None) for part in answer.parts] == [None, None]
+
+
+@pytest.mark.parametrize("signature", [None, "", 7, ["s"]])
+def test_thinking_whose_signature_is_no_text_is_left_out(signature):
+    """It would be sent as words of the user's."""
+    model = ProviderModel(MODELS[0], api_key="k")
+    whole = damaged(model, None)
+    parts = [json.dumps({"at": 0, "signature": signature}), json.dumps({"at": 1})]
+    answer = replace(
+        whole,
+        content=(Thinking("hm"), Text("a")),
+        provider={**(whole.provider or {}), "response": "{}", "parts": parts},
+    )
+    assert [type(part) for part in restored(answer, model.identity).parts] == [TextPart]
