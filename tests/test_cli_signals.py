@@ -36,10 +36,13 @@ main()
 
 
 def signalled(
-    number: signal.Signals, module: str, *arguments: str, **settings: str
+    number: signal.Signals, module: str, *arguments: str, in_background: bool = False, **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command, which gets the signal when it is about to import the module for the first time."""
+    """The command, which gets the signal when it is about to import the module for the first time. ``in_background``:
+    with SIGINT ignored, as a shell starts what does not stand before its terminal."""
     command = [sys.executable, "-c", PROGRAM, module, str(int(number)), *arguments]
+    if in_background:
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     return subprocess.run(command, env=environment(**settings), capture_output=True, text=True, check=False, timeout=25)
 
 
@@ -71,11 +74,21 @@ def test_a_worker_that_is_terminated_while_it_is_imported_is_drained(database_ur
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_dev_that_is_ended_while_it_starts_leaves_no_server_behind(number):
+@pytest.mark.parametrize(
+    ("number", "in_background"),
+    [
+        (signal.SIGTERM, False),
+        (signal.SIGHUP, False),
+        (signal.SIGINT, False),
+        (signal.SIGTERM, True),
+        (signal.SIGHUP, True),
+    ],
+)
+def test_dev_that_is_ended_while_it_starts_leaves_no_server_behind(number, in_background):
     folder = new_folder()
+    line = ("dev", "--folder", str(folder))
     try:
-        done = signalled(number, "agentrt.postgres.migrate", "dev", "--folder", str(folder), http_port="0")
+        done = signalled(number, "agentrt.postgres.migrate", *line, in_background=in_background, http_port="0")
         assert (done.returncode, done.stderr) == (130, "")
         assert "PostgreSQL runs in" in done.stdout
         assert not (folder / "postgres" / "postmaster.pid").exists()
@@ -83,19 +96,6 @@ def test_dev_that_is_ended_while_it_starts_leaves_no_server_behind(number):
         shutil.rmtree(folder)
 
 
-def test_a_signal_that_a_shell_has_made_ignored_stays_so(database_url):
-    program = "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    program += "; sys.exit(subprocess.call(sys.argv[1:]))"
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        sys.executable,
-        "-c",
-        PROGRAM,
-        "typer",
-        str(int(signal.SIGINT)),
-        "version",
-    ]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=25)
+def test_a_signal_that_a_shell_has_made_ignored_stays_so():
+    done = signalled(signal.SIGINT, "typer", "version", in_background=True)
     assert (done.returncode, done.stderr) == (0, "")

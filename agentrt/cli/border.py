@@ -150,7 +150,13 @@ def end_in_order() -> None:
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
-            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+            signal.signal(number, _as_ctrl_c)
+
+
+def _as_ctrl_c(*_: object) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
