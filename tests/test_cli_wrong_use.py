@@ -78,6 +78,7 @@ def test_a_name_or_key_that_is_empty_or_no_text_is_refused(command, option):
         (("prune",), ("--older-than", "agentrt prune --help")),
         (("prune", "--older-than", "soon"), ("--older-than 'soon'", "90d")),
         (("prune", "--older-than", "9" * 40 + "d"), ("--older-than", "1,000 years")),
+        (("prune", "--older-than", "360001d"), ("--older-than", "1,000 years")),
         (("worker", "a"), ("(a)", "agentrt worker --help")),
     ],
 )

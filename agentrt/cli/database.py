@@ -82,7 +82,7 @@ async def _reach() -> None:
 
 
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_MOST_SECONDS = 1_000 * 365 * 86_400
+_MOST_SECONDS = 1_000 * 360 * 86_400  # with the database's years
 
 
 def parse_duration(text: str) -> float:
