@@ -186,7 +186,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         if self._room.acquire(blocking=False) or self._made_room():
             with self._lock:
                 self._served[request] = None
-            super().process_request(request, client_address)
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:  # no thread could be started: the process has as many as it may have
+                self._left(request)
+                raise
         else:
             self.shutdown_request(request)
 
@@ -202,9 +206,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._served.pop(request, None)
-            self._room.release()
+            self._left(request)
+
+    def _left(self, request: Any) -> None:
+        with self._lock:
+            self._served.pop(request, None)
+        self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is nobody's problem."""

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from http.client import HTTPConnection
+from http.client import BadStatusLine, HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
@@ -107,6 +107,25 @@ def test_a_probe_is_answered_at_once_however_many_clients_have_not_asked_yet(mon
             half_open = stack.enter_context(socket.create_connection(address, timeout=20))
             with suppress(OSError):  # dropped by now
                 half_open.sendall(b"GET /li")
+        assert ask(url + "/livez")[0] == 200
+
+
+def test_connections_for_which_no_thread_could_be_started_take_no_place(monkeypatch):
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def short_of_threads(thread):
+        if thread.name.endswith("(process_request_thread)") and len(refused) < 2 * MAX_CONNECTIONS:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", short_of_threads)
+    with serving() as url:
+        for _ in range(2 * MAX_CONNECTIONS):
+            with pytest.raises((ConnectionError, BadStatusLine)):
+                ask(url + "/livez")
+        assert len(refused) == 2 * MAX_CONNECTIONS
         assert ask(url + "/livez")[0] == 200
 
 
