@@ -6,18 +6,29 @@ create function agentrt._waits_for(suspension jsonb) returns setof text language
     case jsonb_typeof(suspension -> 'waits_for') when 'array' then suspension -> 'waits_for' else '[]' end) w
 $$;
 
--- What is left of what the session waits for: every open approval of its own, and the results of the calls in waits_for;
--- those that were suspended for their approval need no result to go on.
+-- The seq of the answer that the call stands in, as the call id holds it; null when it is no call id.
+create function agentrt._answer_seq(call_id text) returns integer language sql immutable as $$
+  select case when call_id ~ '^[0-9a-f]{9}$' then ('x' || lpad(left(call_id, 6), 8, '0'))::bit(32)::integer end
+$$;
+
+-- Whether its tool has said that the call's result comes from outside.
+create function agentrt._is_deferred(session_id uuid, call_id text) returns boolean language sql volatile as $$
+  select exists (select from agentrt.journal j
+    where j.session_id = _is_deferred.session_id and j.type = 'tool_started'
+      and j.seq > agentrt._answer_seq(_is_deferred.call_id)
+      and j.data ->> 'call_id' = _is_deferred.call_id and j.data ->> 'deferred' = 'true')
+$$;
+
+-- What is left of what the session waits for: every open approval of its own, and the results of the deferred calls in
+-- waits_for; those that were suspended for their approval need no result to go on.
 create function agentrt._missing(head agentrt.sessions, out call_id text, out what text) returns setof record
 language sql volatile as $$
   select a.tool_call_id, 'a decision' from agentrt.approvals a where a.session_id = head.id and a.state = 'pending'
   union all
   select w, 'a result'
   from agentrt._waits_for(head.suspension) w
-  where w ~ '^[0-9a-f]{9}$'
+  where agentrt._is_deferred(head.id, w)
     and not exists (select from agentrt.journal j where j.session_id = head.id and j.dedup_key = 'w:result:' || w)
-    and (head.suspension ->> 'reason' = 'external'
-      or not exists (select from agentrt.approvals a where a.session_id = head.id and a.tool_call_id = w))
 $$;
 
 -- After a decision, result or expiry: suspended -> queued when it was the last, else the suspension says what is left;
@@ -38,8 +49,7 @@ begin
   return head.status;
 end $$;
 
--- The suspension without the calls that it no longer waits for. When there is nothing left to decide it is external: that
--- the results of calls which were decided about are not waited for is known then from waits_for alone.
+-- The suspension without the calls that it no longer waits for; external when there is nothing left to decide.
 create function agentrt._still_waiting(head agentrt.sessions) returns jsonb language plpgsql volatile as $$
 #variable_conflict use_column
 declare
@@ -57,7 +67,7 @@ begin
     'message', words,
     'waits_for', (select coalesce(jsonb_agg(w order by n), '[]')
       from agentrt._waits_for(head.suspension) with ordinality e (w, n)
-      where w = any (calls) or w !~ '^[0-9a-f]{9}$'));
+      where w = any (calls) or agentrt._answer_seq(w) is null));
 end $$;
 
 -- Decides an approval: verdict approved or rejected. options: arguments_hash (the one that the reviewer saw; refused when
@@ -166,7 +176,7 @@ create function agentrt._deferred_calls(
     j.created_at + make_interval(secs => l.seconds::float8)
   from agentrt._waits_for(suspension) w
   join agentrt.journal j on j.session_id = _deferred_calls.session_id and j.type = 'tool_started'
-    and j.seq > case when w ~ '^[0-9a-f]{9}$' then ('x' || lpad(left(w, 6), 8, '0'))::bit(32)::integer end
+    and j.seq > agentrt._answer_seq(w)
     and j.data ->> 'call_id' = w and j.data ->> 'deferred' = 'true'
   cross join lateral (select case jsonb_typeof(j.data -> 'expires_seconds') when 'number'
     then least(greatest((j.data ->> 'expires_seconds')::numeric, 0), 1e9) end as seconds) l
@@ -202,18 +212,15 @@ $$;
 
 -- ---- Results from outside -------------------------------------------------------------------------------------------
 
--- The tool that the call names, and when it was called; the call id holds the seq and the place of its answer.
+-- The tool that the call names, and when it was called.
 create function agentrt._find_call(session_id uuid, call_id text, out tool text, out run integer, out called_at timestamptz)
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-  if call_id !~ '^[0-9a-f]{9}$' then
-    return;
-  end if;
   select b ->> 'tool', j.run, j.created_at into tool, run, called_at
     from agentrt.journal j, jsonb_array_elements(j.data -> 'content') b
     where j.session_id = _find_call.session_id and j.type = 'assistant_message'
-      and j.seq = ('x' || lpad(left(_find_call.call_id, 6), 8, '0'))::bit(32)::integer
+      and j.seq = agentrt._answer_seq(_find_call.call_id)
       and b ->> 'type' = 'tool_call' and b ->> 'call_id' = _find_call.call_id;
 end $$;
 
@@ -272,10 +279,7 @@ begin
              where a.session_id = head.id and a.tool_call_id = _check_waiting.call_id and a.state = 'pending') then
     perform agentrt._refuse_status(head, format('a result of call %s', call_id), 'its approval first');
   end if;
-  if not exists (select from agentrt.journal j
-                 where j.session_id = head.id and j.type = 'tool_started'
-                   and j.seq > ('x' || lpad(left(_check_waiting.call_id, 6), 8, '0'))::bit(32)::integer
-                   and j.data ->> 'call_id' = _check_waiting.call_id and j.data ->> 'deferred' = 'true') then
+  if not agentrt._is_deferred(head.id, call_id) then
     perform agentrt._refuse_status(head, format('a result of call %s', call_id), 'that its tool has deferred it');
   end if;
   if head.status = 'suspended' and not coalesce(head.suspension -> 'waits_for' ? call_id, false) then

@@ -1,6 +1,7 @@
 """Deferred calls whose time is over: they get a result, and their session wakes."""
 
 import asyncio
+import json
 from collections import Counter
 from datetime import datetime, timedelta
 
@@ -94,6 +95,21 @@ async def test_a_deferred_call_expires_beside_an_approval_that_is_still_open(sta
     assert "expires_at" not in await expiry(stage, session)
     approval = await stage.connection.fetchval("select id from agentrt.approvals where session_id = $1", session)
     assert await stage.decide(approval) == "queued"
+
+
+async def test_a_call_that_was_approved_and_then_deferred_is_waited_for_until_its_result_comes(stage):
+    session, [approval, *others] = await stage.with_approvals(3, suspended=False)
+    pay, first, second = "000004000", "000004001", "000004002"
+    assert await stage.decide(approval) == "running"
+    await stage.append(session, deferral(pay, tool="pay", expires_seconds=3600))
+    assert await stage.suspend(session, "approval", first, second, pay) == "written"
+    expires_at = json.loads(await expiry(stage, session))["expires_at"]
+    assert await stage.decide(others[0]) == "suspended"
+    suspension = json.loads(await expiry(stage, session))
+    assert suspension["waits_for"] == [second, pay]
+    assert suspension["expires_at"] == expires_at
+    assert await stage.decide(others[1]) == "suspended"
+    assert await stage.complete_call(session, pay) == "queued"
 
 
 async def test_a_result_that_came_while_the_session_ran_is_not_expired(stage):
