@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 import typer
 
@@ -95,6 +95,8 @@ def _state(head: Session, entries: Sequence[Entry], worker: str | None) -> str:
             return "it has ended (completed): no worker claims it before a message begins a new run"
         case Status.FAILED | Status.CANCELLED:
             return f"it has ended ({head.status}): this is what a worker would do after agentrt sessions retry"
+        case _:
+            assert_never(head.status)
 
 
 def _planned(head: Session, entries: Sequence[Entry]) -> tuple[ResumePlan, Step]:
@@ -150,6 +152,8 @@ def _in_words(step: Step) -> str:
             return f"suspend ({reason}): {message}"
         case Finish(outcome=end):
             return _in_words_of_end(end)
+        case _:
+            assert_never(step)
 
 
 def _in_words_of_end(end: Completed | Failed) -> str:

@@ -33,10 +33,10 @@ def text(name: str, value: object) -> str:
 
 def one_of(name: str, value: object, kinds: type[StrEnum]) -> str:
     """One of the words of ``kinds``."""
-    known = [str(kind) for kind in kinds]
-    if text(name, value) not in known:
-        raise wrong(name, f"one of {', '.join(known)}", value)
-    return text(name, value)
+    word = text(name, value)
+    if word not in list(kinds):
+        raise wrong(name, f"one of {', '.join(kinds)}", value)
+    return word
 
 
 def flag(name: str, value: object) -> bool:

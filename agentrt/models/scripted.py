@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from agentrt.core.content import Block, Content, Text, Thinking, ToolCall
 from agentrt.core.journal import StopReason, Usage
@@ -210,4 +210,6 @@ def _words(messages: tuple[Message, ...]) -> int:
                 count += len(text_of(message.content).split())
             case ToolResults():
                 count += sum(len(result.content.split()) for result in message.results)
+            case _:
+                assert_never(message)
     return count
