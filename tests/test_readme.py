@@ -2,22 +2,25 @@
 
 A fence's first word is its language: ``python`` and ``bash`` are run as programs of their own, ``sql`` by psql; blocks
 in other languages are text. All see one migrated database, named by AGENTRT_DATABASE_URL, and one fresh folder to work
-in; probes are off, since another test may have their port. After the language, ``file=NAME`` writes the block to a file
-in that folder instead of running it, and ``no-run`` keeps it from being run; there are as many of those as the test
-says.
+in; somebody else has the port of probes, as `agentrt dev` does for who reads from the top. After the language,
+``file=NAME`` writes the block to a file in that folder instead of running it, and ``no-run`` keeps it from being run;
+there are as many of those as the test says.
 """
 
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from agentrt.settings import Settings
 from tests.databases import CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -49,7 +52,8 @@ def blocks(text: str) -> list[Block]:
 def run_blocks(text: str, *, psql: Path, database_url: str, folder: Path) -> None:
     """Run the blocks of a text, in order; fails on the first that fails, and names its line."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), str(psql.parent), os.environ["PATH"]])
-    environment = os.environ | {"AGENTRT_DATABASE_URL": database_url, "AGENTRT_HTTP_PORT": "0", "PATH": programs}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTRT_")}
+    environment = inherited | {"AGENTRT_DATABASE_URL": database_url, "PATH": programs}
     commands = {
         "bash": ["bash", "-euo", "pipefail", "-c"],
         "python": [sys.executable, "-W", "error", "-c"],
@@ -90,7 +94,18 @@ def run_program(command: list[str], *, folder: Path, environment: dict[str, str]
 @pytest.mark.one_server
 @pytest.mark.timeout(300)
 def test_every_code_block_of_the_readme_runs(server, database_url, tmp_path):
-    run_blocks(README, psql=server.program("psql"), database_url=database_url, folder=tmp_path)
+    with probes_port_taken():
+        run_blocks(README, psql=server.program("psql"), database_url=database_url, folder=tmp_path)
+
+
+@contextmanager
+def probes_port_taken() -> Iterator[None]:
+    """The default port of probes is somebody else's for the length of the block."""
+    with socket.socket() as taken:
+        with suppress(OSError):  # then it is already
+            taken.bind(("127.0.0.1", Settings().http_port))
+            taken.listen()
+        yield
 
 
 @pytest.mark.one_server
