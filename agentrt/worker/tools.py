@@ -128,21 +128,20 @@ class _Once:
                 return settled
             if self.call.closed_off:
                 return End(outcome=ToolOutcome.INTERRUPTED, content=interrupted(begun=True, harmless=True))
-        holding, clock = self.ownership.holding, self.ownership.deps.clock
-        begun: float | None = None
+        holding = self.ownership.holding
         try:
             if not self.call.started:
                 started = ToolStarted(self.call.call.call_id, self.tool.name, Effect.ONCE)
                 await self.ownership.append(started)
-            begun = clock()
             holding.once_running += 1
             try:
                 end = await invoke(self.ownership, self.tool, context=context, arguments=arguments)
             finally:
                 holding.once_running -= 1
         except asyncio.CancelledError:
+            begun = self.ownership.begun.get(self.call.call.call_id)
             if not holding.lost and (self.tool.reconcile is None or begun is None):
-                await self._cut(None if begun is None else clock() - begun)
+                await self._cut(begun)
             raise
         if end.known:
             return end
@@ -160,11 +159,10 @@ class _Once:
             return done_end(self.ownership, answer)
         return unknown_end(why)
 
-    async def _cut(self, seconds: float | None) -> None:
-        """Journal the unknown end of a call that is being cancelled after ``seconds``; None: it has not begun. Without
-        a result but with a ``reconcile`` it stays open instead: whoever plans next asks."""
-        if seconds is None:
-            end = End(outcome=ToolOutcome.INTERRUPTED, content=NOT_BEGUN)
-        else:
-            end = unknown_end("it was cut off while it ran.")
-        await finish(self.ownership, self.call, end=end, seconds=seconds or 0.0)
+    async def _cut(self, begun: float | None) -> None:
+        """Journal the unknown end of a call that is being cancelled; ``begun`` None: its function has not begun.
+        Without a result but with a ``reconcile`` it stays open instead: whoever plans next asks."""
+        end, seconds = End(outcome=ToolOutcome.INTERRUPTED, content=NOT_BEGUN), 0.0
+        if begun is not None:
+            end, seconds = unknown_end("it was cut off while it ran."), self.ownership.deps.clock() - begun
+        await finish(self.ownership, self.call, end=end, seconds=seconds)

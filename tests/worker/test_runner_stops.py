@@ -1,18 +1,34 @@
 """A run that is stopped, on the real store: interrupts, cancels, drains, crashes, takeovers."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from agentrt.agents import Agent, tool
 from agentrt.core import events
-from agentrt.core.calls import interrupted
+from agentrt.core.calls import NOT_BEGUN, interrupted
 from agentrt.core.content import Text
 from agentrt.core.journal import AssistantMessage, SessionReleased, ToolResult
 from agentrt.core.messages import ModelOutput, ToolResults
 from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
-from tests.worker.scenes import add, adding, found, head, journal, kill, results, running, soon, told, types
+from agentrt.worker.threads import ToolThreads
+from tests.worker.scenes import (
+    add,
+    adding,
+    agent_of,
+    calls_once,
+    found,
+    head,
+    journal,
+    kill,
+    results,
+    running,
+    soon,
+    told,
+    types,
+)
 
 # --- interrupts and cancels -------------------------------------------------------------------------------------------
 
@@ -275,6 +291,35 @@ async def test_a_cut_by_the_drain_journals_what_is_unknown_and_releases(database
         await worker.run()
         assert [outcome for outcome, _ in await results(worker, session_id)] == ["unknown", "ok"]
         assert len(reads) == 2
+
+
+@pytest.mark.one_server
+async def test_a_once_tool_that_waits_for_a_thread_when_it_is_cut_is_known_not_to_have_begun(database_url):
+    """F26: all threads are taken by other tools."""
+    asked = asyncio.Event()
+
+    class Asked(ToolThreads):
+        @asynccontextmanager
+        async def thread(self):
+            asked.set()
+            async with super().thread() as start:
+                yield start
+
+    @tool(effect="once")
+    def act() -> str:
+        """Act."""
+        return "acted"
+
+    threads = Asked(1)
+    async with local_worker(database_url, agent_of(act, model=calls_once(Call("act")))) as worker, threads.thread():
+        asked.clear()
+        worker.deps = replace(worker.deps, threads=threads)
+        session_id = await worker.client.create("a", "begin")
+        async with running(worker) as holding:
+            await soon(asked.wait())
+            assert holding.task is not None
+            holding.task.cancel()
+        assert await results(worker, session_id) == [("interrupted", NOT_BEGUN)]
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------
