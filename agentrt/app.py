@@ -224,9 +224,6 @@ def run_worker(settings: Settings) -> int:
         AgentrtError: it could not start.
     """
     settings.require_database_url()
-    loaded = load_agents(settings)
-    _check_offer(loaded)
-    version = _version()
 
     import atexit
     import os
@@ -235,8 +232,11 @@ def run_worker(settings: Settings) -> int:
     from agentrt.telemetry.metrics import Metrics
 
     logs = Logs(settings.log_level, settings.log_format)
+    atexit.register(logs.close)  # behind what agents and tools register: what keeps the process from ending is told
+    loaded = load_agents(settings)
+    _check_offer(loaded)
+    version = _version()
     logs.adopt()
-    atexit.register(logs.close)  # so late, since what keeps the process from ending has to be told
     try:
         metrics = Metrics(version)
 

@@ -76,6 +76,21 @@ async def test_what_a_tool_leaves_behind_does_not_hold_up_a_drain(
     assert len([words for words in warnings(worker) if "did not end by itself within 1 s" in words]) == 1
 
 
+async def test_what_a_module_of_agents_has_to_do_at_the_end_does_not_hold_up_a_drain_and_is_told(
+    workers: Fleet, connection: asyncpg.Connection, tmp_path: Path
+) -> None:
+    """F35: it was there before the worker's log."""
+    module = tmp_path / "at_exit_agents.py"
+    module.write_text(
+        "import atexit, time\nfrom tests.system.leftover_agents import leftover\natexit.register(time.sleep, 90)\n"
+    )
+    worker = workers.start(**CALM, agents=module)
+    await wait_for_workers(connection, 1)
+    worker.terminate()
+    assert await gone(worker) == 0
+    assert len([words for words in warnings(worker) if "did not end by itself within 1 s" in words]) == 1
+
+
 async def test_a_worker_without_leftovers_ends_by_itself(workers: Fleet, connection: asyncpg.Connection) -> None:
     worker = workers.start(**CALM)
     await wait_for_workers(connection, 1)
