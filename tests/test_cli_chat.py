@@ -78,6 +78,12 @@ def test_an_approval_is_asked_for_in_the_chat(database_url, tmp_path):
         rejected = run("chat", "slow", url=database_url, stdin="pay\nn\n")
         assert "paid 7" not in rejected.out
         assert "Then:" in rejected.out
+        unclear = run("chat", "slow", url=database_url, stdin="pay\nyeah, do it\nyes\n")
+        assert "Then: paid 7" in unclear.out
+        assert "'yeah, do it' is no answer" in unclear.err
+        default = run("chat", "slow", url=database_url, stdin="pay\n\n")
+        assert "paid 7" not in default.out
+        assert "Then:" in default.out
 
 
 @pytest.mark.system

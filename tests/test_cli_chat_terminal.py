@@ -75,6 +75,23 @@ def test_at_an_approval_ctrl_d_leaves_it_open_and_ctrl_c_cancels_the_run(databas
         assert status_of(session, database_url) == "cancelled"
 
 
+def test_whoever_rejects_a_call_may_say_why_and_the_model_reads_it(database_url, tmp_path):
+    with (
+        worker(database_url, agents=write_agents(tmp_path, SLOW)),
+        on_terminal("chat", "slow", environ=environment(url=database_url)) as chat,
+    ):
+        chat.wait_for("you> ")
+        chat.type("pay\n")
+        chat.wait_for("[y/N] ")
+        chat.type("n\n")
+        chat.wait_for("no comment)? ")
+        chat.type("too much\n")
+        chat.wait_for("agent> Then: ")
+        assert "too much" in chat.wait_for("you> ")
+        chat.type(CTRL_D)
+        assert chat.wait() == 0, chat.shown
+
+
 def test_a_line_that_was_typed_ahead_and_never_sent_is_named(database_url):
     with on_terminal("chat", "nobody", environ=environment(url=database_url)) as chat:
         chat.wait_for("you> ")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentrt.cli.border import DONE, FAILED, INTERRUPTIONS, complain
+from agentrt.cli.following import idle, warn_if_waiting
 from agentrt.cli.lines import Lines, unless_told
 from agentrt.cli.options import text_option
 from agentrt.cli.output import one_line, printable
-from agentrt.cli.sessions import create_warning, database, idle
+from agentrt.cli.sessions import database
 from agentrt.core.errors import ClientError
 from agentrt.core.session import Status
 
@@ -133,10 +134,6 @@ class _Chat:
             return
         self._session_id = await self._client.create(self._agent, message, queue=self._queue)
         typer.echo(typer.style(f"session {self._session_id}", dim=True), err=True)
-        if await create_warning(self._client, self._agent, self._queue or "default"):
-            typer.echo(
-                "Ctrl-C gives up waiting and cancels the session; Ctrl-D leaves, and the session waits.", err=True
-            )
 
     def _wait(self) -> Session | None:
         while self._session_id is not None:
@@ -158,6 +155,9 @@ class _Chat:
             head = await self._client.get(session_id)
             if idle(head) and head.last_seq <= self._seen:
                 return head
+            if await warn_if_waiting(self._client, head):
+                how = "Ctrl-C gives up waiting and cancels the session; Ctrl-D leaves, and the session waits."
+                typer.echo(how, err=True)
             async for entry in stream:
                 self._seen = entry.seq
                 _show(entry)
@@ -188,22 +188,39 @@ class _Chat:
         rows = self._runner.run(self._client.pending_approvals(head.id))
         for row in rows:
             call = f"{one_line(row['tool'])}({one_line(row['arguments'])})"
-            said = self._ask(f"approve {call}? [y/N] ")
-            if said is None:
+            said = self._ask_yes_or_no(f"approve {call}? [y/N] ")
+            comment = self._ask("why (Enter for no comment)? ") if said == "no" and self._lines.interactive else ""
+            if said is None or comment is None:
                 self._left = True
                 return False
-            decision: Literal["approved", "rejected"] = (
-                "approved" if said.strip().lower() in ("y", "yes") else "rejected"
-            )
             try:
-                self._runner.run(self._decided(row, decision))
+                self._runner.run(self._decided(row, "approved" if said == "yes" else "rejected", comment=comment))
             except ClientError as error:
                 complain(str(error))
         return bool(rows)
 
-    async def _decided(self, row: Mapping[str, Any], decision: Literal["approved", "rejected"]) -> None:
-        reviewer = getpass.getuser()
-        await self._client.decide(row["id"], decision, reviewer=reviewer, arguments_hash=row["arguments_hash"])
+    def _ask_yes_or_no(self, prompt: str) -> Literal["yes", "no"] | None:
+        """Until it is answered; None if it is left. What was typed ahead for the agent is no answer."""
+        while (said := self._ask(prompt)) is not None:
+            match said.strip().lower():
+                case "y" | "yes":
+                    return "yes"
+                case "" | "n" | "no":
+                    return "no"
+                case _:
+                    typer.echo(f"{one_line(said)!r:.60} is no answer: y approves, n or Enter rejects.", err=True)
+        return None
+
+    async def _decided(
+        self, row: Mapping[str, Any], decision: Literal["approved", "rejected"], *, comment: str
+    ) -> None:
+        await self._client.decide(
+            row["id"],
+            decision,
+            reviewer=getpass.getuser(),
+            arguments_hash=row["arguments_hash"],
+            comment=comment.strip() or None,
+        )
 
 
 def _show(entry: Entry) -> None:

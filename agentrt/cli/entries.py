@@ -56,22 +56,39 @@ class EntryLines:
     """Makes lines of one session's entries; remembers the names of the workers that claimed it.
 
     Args:
-        workers: Names that are known before, by worker id.
+        workers: Names by worker id, which may become more meanwhile.
     """
 
     def __init__(self, workers: Mapping[Any, str] | None = None) -> None:
-        self._workers: dict[object, str] = {**(workers or {}), None: "client"}
+        self._known: Mapping[Any, str] = {} if workers is None else workers
+        self._claimed: dict[object, str] = {}
 
     def line(self, entry: Entry) -> tuple[str, str]:
         """The line and its style."""
         if isinstance(entry.data, SessionClaimed):
-            self._workers[entry.worker_id] = one_line(entry.data.worker)
-        worker = self._workers.get(entry.worker_id) or str(entry.worker_id)[:8]
+            self._claimed[entry.worker_id] = one_line(entry.data.worker)
         time = entry.created_at.astimezone().strftime("%H:%M:%S") if entry.created_at else "-"
         tell = _TELL.get(type(entry.data))
         what = "" if tell is None else tell(entry.data)
-        text = f"{entry.seq:>4}  {time}  {worker:<14.14}  {one_line(entry.type):<18}  {one_line(what)}"
+        text = f"{entry.seq:>4}  {time}  {self._author(entry):<14.14}  {one_line(entry.type):<18}  {one_line(what)}"
         return text, STYLES.get(entry.data.type, "dim")
+
+    def _author(self, entry: Entry) -> str:
+        if entry.worker_id is not None:
+            names = (self._claimed.get(entry.worker_id), self._known.get(entry.worker_id))
+            return next(filter(None, names), str(entry.worker_id)[:8])
+        match entry.data:
+            case ApprovalDecided(verdict="expired") | SessionWoken(by="expiry"):
+                return "sweep"  # time did it; whichever worker noticed that
+            case _:
+                return "client"
+
+
+def _started(data: ToolStarted) -> str:
+    if not data.deferred:
+        return f"{data.tool} ({data.effect})"
+    limit = "no limit" if data.expires_seconds is None else f"for {data.expires_seconds:g} s at most"
+    return f"{data.tool} ({data.effect}) is deferred, {limit}"
 
 
 def _suspension(suspension: Mapping[str, Any]) -> str:
@@ -88,7 +105,7 @@ _TELL: Mapping[type, Callable[[Any], str]] = {
     UserMessage: lambda data: in_words(data.content),
     MessageQueued: lambda data: in_words(data.content),
     AssistantMessage: lambda data: in_words(data.content),
-    ToolStarted: lambda data: f"{data.tool} ({data.effect})",
+    ToolStarted: _started,
     ToolResult: lambda data: f"{data.tool} {data.outcome} in {data.seconds:.1f} s: {data.content}",
     SessionCreated: lambda data: data.agent,
     SessionClaimed: lambda data: f"by {data.worker}",

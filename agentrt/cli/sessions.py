@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import aclosing
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +9,8 @@ from uuid import UUID
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, run, warn
-from agentrt.cli.lines import reader_watched, unless_told
+from agentrt.cli.border import DONE, run, warn
+from agentrt.cli.following import WorkerNames, follow_entries, printer, warn_if_unserved
 from agentrt.cli.options import (
     config_of,
     labels,
@@ -26,14 +24,13 @@ from agentrt.cli.options import (
     uuid,
     whole,
 )  # fmt: skip
-from agentrt.cli.output import print_facts, print_json, print_table, printable, relative
+from agentrt.cli.output import print_facts, print_json, print_table, relative
 from agentrt.core.session import Status
 
 if TYPE_CHECKING:
     from agentrt.app import Connecting
     from agentrt.client import Client
-    from agentrt.core.journal import Entry
-    from agentrt.core.session import Session, SessionId, WorkerId
+    from agentrt.core.session import Session
 
 app = typer.Typer(help="Create sessions, talk to them, look at them.", no_args_is_help=True)
 
@@ -121,12 +118,13 @@ def create(
     async def act() -> int:
         async with database() as client:
             created = await client.create(agent, read_message(message), **options)
-            await create_warning(client, agent, queue or "default")
             if as_json:
                 print_json({"session_id": created}, indent=None)
             else:
                 typer.echo(str(created))
-            return await _follow(client, created, after_seq=0, as_json=as_json) if follow else DONE
+            if not follow:
+                await warn_if_unserved(client, agent, queue or "default")
+            return await follow_entries(client, created, after_seq=0, as_json=as_json) if follow else DONE
 
     raise typer.Exit(run(act()))
 
@@ -176,7 +174,9 @@ def show(session: SessionArgument, *, as_json: Json = False) -> None:
         async with database() as client:
             head = await client.get(session)
             entries = [entry async for entry in client.read(session)]
-            worker = await worker_name(client, head)
+            worker, names = await worker_name(client, head), WorkerNames(client)
+            for entry in entries:
+                await names.learn(entry)
         if as_json:
             from dataclasses import asdict
 
@@ -186,7 +186,7 @@ def show(session: SessionArgument, *, as_json: Json = False) -> None:
             return
         print_facts(_facts(head, worker))
         typer.echo()
-        show_entry = _printer(as_json=False)
+        show_entry = printer(as_json=False, names=names)
         for entry in entries:
             show_entry(entry)
 
@@ -211,7 +211,7 @@ def follow(
 
     async def act() -> int:
         async with database() as client:
-            return await _follow(
+            return await follow_entries(
                 client, (await client.get(session)).id, after_seq=after_seq, as_json=as_json, stay=stay
             )
 
@@ -246,7 +246,7 @@ def send(
                 print_json({"session_id": head.id, "seq": seq}, indent=None)
             elif not follow:
                 typer.echo(str(seq))
-            return await _follow(client, head.id, after_seq=seq - 1, as_json=as_json) if follow else DONE
+            return await follow_entries(client, head.id, after_seq=seq - 1, as_json=as_json) if follow else DONE
 
     raise typer.Exit(run(act()))
 
@@ -277,22 +277,6 @@ def print_status(status: Status, session: str, *, as_json: bool) -> None:
 
 
 # --- who is there ----------------------------------------------------------------------------------------------------
-
-
-async def create_warning(client: Client, agent: str, queue: str) -> bool:
-    """Warn if nobody is there to run the session; True if so."""
-    workers = [worker for worker in await client.workers() if worker.state == "alive"]
-    if any(agent in worker.agents and queue in worker.queues for worker in workers):
-        return False
-    agents = sorted({name for worker in workers for name in worker.agents})
-    if agent in agents:
-        queues = sorted({name for worker in workers if agent in worker.agents for name in worker.queues})
-        warn(f"no running worker serves queue {queue} for agent {agent}; it is served in: {', '.join(queues)}")
-    elif agents:
-        warn(f"no running worker serves agent {agent}, so the session waits; known agents: {', '.join(agents)}")
-    else:
-        warn(f"no worker is running, so the session waits until one that serves agent {agent} starts")
-    return True
 
 
 async def worker_name(client: Client, head: Session) -> str | None:
@@ -333,61 +317,3 @@ def _facts(head: Session, worker: str | None) -> dict[str, object]:
         "labels": " ".join(f"{key}={value}" for key, value in head.labels.items()) or None,
         "tenant": head.tenant,
     }
-
-
-def _printer(*, as_json: bool, workers: Mapping[WorkerId, str] | None = None) -> Any:
-    from agentrt.cli import entries
-
-    if as_json:
-        return lambda entry: print_json(entries.as_json(entry), indent=None)
-
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    lines = entries.EntryLines(workers)
-
-    def show_entry(entry: Entry) -> None:
-        text, style = lines.line(entry)
-        line = Text(printable(text), style=style)
-        if console.is_terminal:
-            line.truncate(console.width, overflow="ellipsis")
-        console.print(line, soft_wrap=True)
-
-    return show_entry
-
-
-async def _follow(client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool = False) -> int:
-    shown = _show_entries(client, session_id, after_seq=after_seq, as_json=as_json, stay=stay)
-    code = await unless_told(shown, reader_watched)
-    return DONE if code is None else code
-
-
-async def _show_entries(client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool) -> int:
-    from agentrt.core.journal import TERMINAL, SessionSuspended
-
-    # Behind the claim, entries do not name their worker.
-    workers = {row.id: row.name for row in await client.workers()} if after_seq and not as_json else {}
-    show_entry = _printer(as_json=as_json, workers=workers)
-    head = await client.get(session_id)
-    if head.last_seq <= after_seq and idle(head) and not stay:
-        return _exit_code(head)
-    async with aclosing(client.follow(session_id, after_seq=after_seq)) as entries:
-        async for entry in entries:
-            show_entry(entry)
-            if stay or entry.seq < head.last_seq:
-                continue
-            if idle(head) or isinstance(entry.data, (*TERMINAL, SessionSuspended)):
-                head = await client.get(session_id)
-                if idle(head) and head.last_seq == entry.seq:
-                    break
-    return _exit_code(head)
-
-
-def idle(head: Session) -> bool:
-    """Nothing happens to the session until somebody does something."""
-    return head.status.terminal or head.status == Status.SUSPENDED
-
-
-def _exit_code(head: Session) -> int:
-    return FAILED if head.status in (Status.FAILED, Status.CANCELLED) else DONE
