@@ -232,13 +232,12 @@ def run_worker(settings: Settings) -> int:
     from agentrt.telemetry.metrics import Metrics
 
     logs = Logs(settings.log_level, settings.log_format)
-    atexit.register(logs.close)  # behind what agents and tools register: what keeps the process from ending is told
+    atexit.register(logs.writer.close)  # behind what agents and tools register: what keeps us from ending is told
     loaded = load_agents(settings)
     _check_offer(loaded)
-    version = _version()
     logs.adopt()
     try:
-        metrics = Metrics(version)
+        metrics = Metrics(version := _version())
 
         def leave(code: int) -> None:
             logs.writer.flush(0.5)  # why it leaves is among the last lines
@@ -246,6 +245,7 @@ def run_worker(settings: Settings) -> int:
 
         _Worker(settings, loaded, metrics, version=version, emit=_sink(logs, metrics), leave=leave).run()
     finally:
+        logs.give_back()
         logs.writer.flush(2.0)
     return 0
 

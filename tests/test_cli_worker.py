@@ -1,10 +1,12 @@
 """``agentrt worker``: what it refuses, what it says, its probes and metrics, its end."""
 
 import json
+import logging
 import socket
 from http.client import HTTPConnection
 
 import pytest
+import structlog
 
 from tests.commandline import assert_one_sentence, run
 from tests.workerprocess import AGENTS, worker, write_agents
@@ -85,6 +87,13 @@ def test_a_port_that_is_taken_is_named(tmp_path):
 def test_a_database_that_does_not_answer_is_named(tmp_path):
     ran = run("worker", agents=write_agents(tmp_path), http_port="0", url=NOWHERE, log_level="error")
     assert_one_sentence(ran, code=1, names=("127.0.0.1",))
+
+
+def test_what_others_log_is_theirs_again_when_it_has_ended(tmp_path):
+    root, configured = logging.getLogger(), structlog.is_configured()
+    handlers, level = [*root.handlers], root.level
+    assert run("worker", agents=write_agents(tmp_path), http_port="0", url=NOWHERE, log_level="error").code == 1
+    assert (root.handlers, root.level, structlog.is_configured()) == (handlers, level, configured)
 
 
 def test_a_missing_schema_names_the_command_to_run(tmp_path, empty_database_url):

@@ -141,8 +141,8 @@ class Logs:
                 logger_factory=lambda *_: _LineLogger(self.writer),
             )
 
-    def close(self) -> None:
-        """Give the loggers back, and write what is left."""
+    def give_back(self) -> None:
+        """Undo ``adopt``."""
         if self._adopted is not None:
             handler, level = self._adopted
             logging.getLogger().removeHandler(handler)
@@ -150,6 +150,11 @@ class Logs:
             self._adopted = None
         if self._configured:
             structlog.reset_defaults()
+            self._configured = False
+
+    def close(self) -> None:
+        """Give the loggers back, and write what is left."""
+        self.give_back()
         self.writer.close()
 
 
