@@ -137,6 +137,7 @@ async def called(
         TimeLimitExceeded: it did not return in time. It was told to stop; it may still run.
         Exception: what it raised; ``RuntimeError`` in place of what would end more than the call.
     """
+    begin_nothing_when_cancelled()
     threads = ownership.deps.threads
     ending = partial(_ending, limit=limit, stop_seconds=ownership.deps.settings.stop_seconds, stopping=stopping)
     if inspect.iscoroutinefunction(function):
@@ -147,10 +148,18 @@ async def called(
             begins()
             value = await ending(start(function))
     if inspect.isawaitable(value):
+        begin_nothing_when_cancelled()
         value = await ending(threads.task(partial(_itself, value)))
     if inspect.isawaitable(value) or isinstance(value, AsyncIterator):
         raise TypeError(f"it returned {type(value).__name__}, which is no value: return what comes of it")
     return value
+
+
+def begin_nothing_when_cancelled() -> None:
+    """Go on with the cancellation of this task that the end of an earlier call has held up, since its end counts."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _itself(awaitable: Awaitable[Any]) -> Awaitable[Any]:

@@ -13,7 +13,7 @@ from agentrt.core.calls import NOT_BEGUN, interrupted, no_such_tool
 from agentrt.core.journal import Effect, ToolOutcome, ToolStarted
 from agentrt.core.transcript import OpenCall
 from agentrt.worker.approvals import approval_of, arguments_hash, reason_to_ask
-from agentrt.worker.invoke import End, invoke, reconcile
+from agentrt.worker.invoke import End, begin_nothing_when_cancelled, invoke, reconcile
 from agentrt.worker.ownership import Ownership, most_telling
 from agentrt.worker.results import deferral_of, done_end, finish, unknown_end
 from agentrt.worker.transactional import run_transactional
@@ -86,6 +86,7 @@ async def _end_of(ownership: Ownership, call: OpenCall) -> End | None:
 
 
 async def _run(ownership: Ownership, tool: Tool, call: OpenCall) -> End | None:
+    begin_nothing_when_cancelled()
     context = context_of(ownership, call)
     match tool.effect:
         case Effect.READ | Effect.IDEMPOTENT:

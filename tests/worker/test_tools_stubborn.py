@@ -1,8 +1,9 @@
 """Tools that do not stop when they are told to, or that try to take the worker with them."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -284,3 +285,33 @@ async def test_a_name_that_a_model_invents_is_kept_up_to_the_length_that_a_tools
         assert (call.tool, result.tool, outcome) == (f"{name[:64]}…", f"{name[:64]}…", "error")
         assert text == f"There is no tool {call.tool!r}. The tools are: {reads.name}."
         assert (ran, (await head(worker, session_id)).outcome) == ([], {"text": "ok"})
+
+
+async def test_a_tool_is_not_begun_after_a_predicate_that_ended_while_it_was_cut(database_url):
+    """F26: what the predicate says in its last moment does not count as leave to begin."""
+    ran: list[str] = []
+    asked = asyncio.Event()
+    times = itertools.count(1)
+
+    async def needs(name: str) -> bool:
+        if next(times) == 2:  # the first time is with the answer, the second one before the call
+            with suppress(asyncio.CancelledError):
+                asked.set()
+                await asyncio.Event().wait()
+        return False
+
+    @tool(effect="read", requires_approval=needs)
+    async def look(name: str) -> str:
+        """Look."""
+        ran.append(name)
+        return name
+
+    model = calls_once(Call("look", {"name": "here"}))
+    async with local_worker(database_url, agent_of(look, model=model)) as worker:
+        session_id = await worker.client.create("a", "begin")
+        async with running(worker) as holding:
+            await soon(asked.wait())
+            assert holding.task is not None
+            holding.task.cancel()
+        assert ran == []
+        assert await results(worker, session_id) == []
