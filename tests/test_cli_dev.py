@@ -1,0 +1,120 @@
+"""``agentrt dev`` and ``agentrt demo`` end together with what they started, however they end."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.commandline import assert_one_sentence, environment, run
+from tests.servers import new_folder
+from tests.workerprocess import write_agents
+
+pytestmark = pytest.mark.one_server
+
+SECONDS = 25
+
+
+def test_a_file_of_agents_that_does_not_exist_is_named_before_anything_is_started(tmp_path):
+    folder = tmp_path / "data"
+    ran = run("dev", "--agents", str(tmp_path / "nofile.py"), "--folder", str(folder))
+    assert_one_sentence(ran, code=2, names=("nofile.py", "there is no such file"))
+    assert not folder.exists()
+
+
+@dataclass
+class Dev:
+    process: subprocess.Popen[str]
+    worker: psutil.Process
+    postgres: psutil.Process
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end of all three; the exit code, and what was told from here on."""
+        _, told = self.process.communicate(timeout=SECONDS)
+        _, left = psutil.wait_procs([self.worker, self.postgres], timeout=SECONDS)
+        assert [each for each in left if each.status() != psutil.STATUS_ZOMBIE] == []
+        return self.process.returncode, told
+
+
+@contextmanager
+def dev(folder: Path) -> Iterator[Dev]:
+    """A ``dev`` whose worker runs, with SIGINT ignored as a shell starts what stands in its background."""
+    data = new_folder()
+    process = subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh",
+         sys.executable, "-u", "-m", "agentrt", "dev", "--agents", write_agents(folder), "--folder", str(data)],
+        env=environment(http_port="0", log_format="json"),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    started: list[psutil.Process] = []
+    try:
+        assert process.stderr is not None
+        assert any("worker.started" in line for line in process.stderr)
+        (worker,) = (each for each in psutil.Process(process.pid).children() if "worker" in each.cmdline())
+        postgres = psutil.Process(int((data / "postgres" / "postmaster.pid").read_text().split()[0]))
+        started = [worker, postgres]
+        yield Dev(process, worker, postgres)
+    finally:
+        process.kill()
+        for each in started:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.communicate()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_dev_in_a_shells_background_ends_by_a_signal_with_all_that_it_started(tmp_path, number):
+    with dev(tmp_path) as running:
+        running.process.send_signal(signal.SIGINT)  # is ignored, and stays so
+        running.process.send_signal(number)
+        code, told = running.end()
+    assert code == 0
+    assert "worker.stopped" in told
+    assert "Stopped." in told
+
+
+@pytest.mark.system
+def test_what_a_dev_has_started_ends_when_it_is_killed(tmp_path):
+    with dev(tmp_path) as running:
+        running.process.kill()
+        code, told = running.end()
+    assert code == -signal.SIGKILL
+    assert "worker.stopped" in told
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_dev_ends_with_one_sentence_when_its_own_postgres_does(tmp_path, number):
+    with dev(tmp_path) as running:
+        running.postgres.send_signal(number)
+        code, told = running.end()
+    assert code == 1
+    sentence, *more = [line for line in told.splitlines() if line.startswith("error: ")]
+    assert more == []
+    assert "has ended: run agentrt dev again" in sentence
+
+
+@pytest.mark.system
+def test_what_a_demo_has_started_ends_when_it_is_killed():
+    demo = subprocess.Popen(
+        [sys.executable, "-u", "-m", "agentrt", "demo"],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    started: list[psutil.Process] = []
+    assert demo.stdout is not None
+    with demo, demo.stdout as lines:
+        try:
+            assert any("Two workers run" in line for line in lines)
+            started = [each for each in psutil.Process(demo.pid).children() if "worker" in each.cmdline()]
+        finally:
+            demo.kill()
+    assert len(started) == 2
+    assert psutil.wait_procs(started, timeout=SECONDS)[1] == []
