@@ -80,6 +80,7 @@ def test_a_name_or_key_that_is_empty_or_no_text_is_refused(command, option):
         (("prune", "--older-than", "9" * 40 + "d"), ("--older-than", "1,000 years")),
         (("prune", "--older-than", "360001d"), ("--older-than", "1,000 years")),
         (("worker", "a"), ("(a)", "agentrt worker --help")),
+        (("worker", "list"), ("(list)", "agentrt workers list")),
     ],
 )
 def test_a_line_that_cannot_be_read_is_refused_with_where_to_read_on(line, names):

@@ -92,6 +92,8 @@ def _wrong_use(error: Any) -> None:
     else:
         if hasattr(error, "option_name") and re.search(r": ['\"]?-[^-]", text):
             text += " (write -- before a value that begins with a dash)"
+        if sys.argv[1:3] == ["worker", "list"]:  # all the other lists are of a plural
+            text += "; agentrt workers list shows them"
         complain(f"{text}{'' if text.endswith(('.', '?')) else '.'} See {context.command_path} --help.")
 
 
