@@ -61,10 +61,12 @@ def test_the_demos_lines_use_the_terminals_width():
 
 
 @pytest.mark.system
-def test_a_demo_that_is_terminated_leaves_no_process_behind():
+@pytest.mark.parametrize("sigint", ["-", ""], ids=["before a terminal", "in a shell's background"])
+def test_a_demo_that_is_terminated_leaves_no_process_behind(sigint):
     demo = subprocess.Popen(
-        [sys.executable, "-u", "-m", "agentrt", "demo"], env=environment(), stdout=subprocess.PIPE, text=True
-    )
+        ["sh", "-c", f'trap "{sigint}" INT; exec "$@"', "sh", sys.executable, "-u", "-m", "agentrt", "demo"],
+        env=environment(), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert demo.stdout is not None
     with demo, demo.stdout as lines:
         try:
