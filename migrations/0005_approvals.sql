@@ -20,15 +20,17 @@ create function agentrt._is_deferred(session_id uuid, call_id text) returns bool
 $$;
 
 -- What is left of what the session waits for: every open approval of its own, and the results of the deferred calls in
--- waits_for; those that were suspended for their approval need no result to go on.
+-- waits_for; those that were suspended for their approval need no result to go on. A call with a result misses nothing.
 create function agentrt._missing(head agentrt.sessions, out call_id text, out what text) returns setof record
 language sql volatile as $$
-  select a.tool_call_id, 'a decision' from agentrt.approvals a where a.session_id = head.id and a.state = 'pending'
-  union all
-  select w, 'a result'
-  from agentrt._waits_for(head.suspension) w
-  where agentrt._is_deferred(head.id, w)
-    and not exists (select from agentrt.journal j where j.session_id = head.id and j.dedup_key = 'w:result:' || w)
+  select o.call_id, o.what
+  from (
+    select a.tool_call_id, 'a decision' from agentrt.approvals a where a.session_id = head.id and a.state = 'pending'
+    union all
+    select w, 'a result' from agentrt._waits_for(head.suspension) w where agentrt._is_deferred(head.id, w)
+  ) o (call_id, what)
+  where not exists (
+    select from agentrt.journal j where j.session_id = head.id and j.dedup_key = 'w:result:' || o.call_id)
 $$;
 
 -- After a decision, result or expiry: suspended -> queued when it was the last, else the suspension says what is left;

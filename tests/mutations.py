@@ -117,7 +117,7 @@ MUTATIONS = (
         "postgres/test_worker_charging::test_a_message_queued_while_the_ending_waits_for_the_row_begins_the_next_run",
     ),
     _guard(
-        "an ending makes open approvals obsolete", END, "where e.ours and e.terminal and a.id", "where false and a.id",
+        "an ending makes open approvals obsolete", END, "where e.ours and a.id", "where false and a.id",
         "postgres/test_worker_end::test_a_completion_makes_open_approvals_obsolete_in_the_same_transaction",
     ),
     _guard(

@@ -69,6 +69,16 @@ requested as (
   from journaled
   where type = 'approval_requested'
 ),
+obsoleted as (                                          -- what was closed without being run is decided no more
+  update agentrt.approvals a
+  set state = 'obsolete', decided_at = clock_timestamp()
+  from journaled j
+  cross join lateral (                                  -- a point look-up each, never a scan of all approvals
+    select o.id from agentrt.approvals o
+    where o.session_id = j.session_id and o.tool_call_id = j.data ->> 'call_id' and o.state = 'pending' limit 1
+  ) o
+  where j.type = 'tool_result' and j.data ->> 'outcome' <> 'ok' and a.id = o.id and a.state = 'pending'
+),
 updated as (
   update agentrt.sessions s
   set last_seq = d.last_seq + d.entry_count,

@@ -139,9 +139,10 @@ obsoleted as (
   set state = 'obsolete', decided_at = clock_timestamp()
   from ended e
   cross join lateral (                                  -- a point look-up each, never a scan of all approvals
-    select o.id from agentrt.approvals o where o.session_id = e.id and o.state = 'pending' limit 10000
+    select o.id, o.tool_call_id from agentrt.approvals o where o.session_id = e.id and o.state = 'pending' limit 10000
   ) o
-  where e.ours and e.terminal and a.id = o.id and a.state = 'pending'
+  where e.ours and a.id = o.id and a.state = 'pending' and (e.terminal or exists (
+    select from written w where w.id = e.id and w.type = 'tool_result' and w.data ->> 'call_id' = o.tool_call_id))
 ),
 updated as (
   update agentrt.sessions s
