@@ -10,7 +10,16 @@ import pytest
 from agentrt import connect
 from agentrt.cli import following
 from agentrt.cli.entries import EntryLines
-from agentrt.core.journal import ApprovalDecided, Effect, Entry, EntryData, SessionWoken, ToolStarted
+from agentrt.core.journal import (
+    ApprovalDecided,
+    Effect,
+    Entry,
+    EntryData,
+    SessionWoken,
+    ToolOutcome,
+    ToolResult,
+    ToolStarted,
+)
 from agentrt.core.session import Seq
 from tests.commandline import environment, run
 
@@ -89,6 +98,8 @@ def test_what_only_time_did_was_no_client():
     assert told(SessionWoken(by="expiry"))[0] == "sweep"
     assert told(ApprovalDecided(approval_id=UUID(JUDGE), verdict="expired"))[0] == "sweep"
     assert told(SessionWoken(by="message"))[0] == "client"
+    for outcome, author in {"timeout": "sweep", "unknown": "sweep", "ok": "client", "error": "client"}.items():
+        assert told(ToolResult(tool="inspect", outcome=ToolOutcome(outcome)))[0] == author
     assert told(ApprovalDecided(approval_id=UUID(JUDGE), verdict="approved", reviewer="ann"))[0] == "client"
 
 

@@ -26,6 +26,7 @@ from agentrt.core.journal import (
     SessionResumed,
     SessionSuspended,
     SessionWoken,
+    ToolOutcome,
     ToolResult,
     ToolStarted,
     Unknown,
@@ -80,6 +81,8 @@ class EntryLines:
         match entry.data:
             case ApprovalDecided(verdict="expired") | SessionWoken(by="expiry"):
                 return "sweep"  # time did it; whichever worker noticed that
+            case ToolResult(outcome=ToolOutcome.TIMEOUT | ToolOutcome.UNKNOWN):
+                return "sweep"  # a client says ok or error
             case _:
                 return "client"
 
