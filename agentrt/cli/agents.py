@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from agentrt.cli.border import FAILED, complain, warn
+from agentrt.cli.options import agents_option
 from agentrt.cli.output import print_json, print_table
 
 _NONE = "There are no agents: name modules or files that hold some in AGENTRT_AGENTS."
@@ -24,12 +25,7 @@ def list_agents(
     *,
     agents: Annotated[
         list[str] | None,
-        typer.Option(
-            "--agents",
-            "-a",
-            metavar="MODULE|FILE",
-            help="Where agents are: ./shop.py or shop.agents; AGENTRT_AGENTS. May be repeated.",
-        ),
+        agents_option("May be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from agentrt.cli.border import DONE, FAILED, complain, end_in_order, run, warn
+from agentrt.cli.options import agents_option
 from agentrt.core.errors import ConfigurationError
 from agentrt.minder import minded
 
@@ -36,12 +37,7 @@ def dev(
     *,
     agents: Annotated[
         list[str] | None,
-        typer.Option(
-            "--agents",
-            "-a",
-            metavar="MODULE|FILE",
-            help="Where agents are: ./shop.py or shop.agents; AGENTRT_AGENTS. A scripted sample when left out.",
-        ),
+        agents_option("A scripted sample when left out."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the database's files are kept; .agentrt when left out.")

@@ -102,6 +102,12 @@ def text_option(option: str, words: str) -> Any:
     return typer.Option(option, parser=text(option), metavar="TEXT", help=words)
 
 
+def agents_option(words: str) -> Any:
+    """``--agents``; ``words`` say what is peculiar to the command."""
+    said = f"Where agents are: ./shop.py or shop.agents; AGENTRT_AGENTS. {words}"
+    return typer.Option("--agents", "-a", metavar="MODULE|FILE", help=said)
+
+
 def limit_option(words: str) -> Any:
     """``--limit`` of a list."""
     return typer.Option(parser=whole("--limit", 1, 10_000), metavar="NUMBER", help=words)

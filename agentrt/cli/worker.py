@@ -6,19 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from agentrt.cli.options import text, text_option, whole
+from agentrt.cli.options import agents_option, text, text_option, whole
 
 
 def worker(
     *,
     agents: Annotated[
         list[str] | None,
-        typer.Option(
-            "--agents",
-            "-a",
-            metavar="MODULE|FILE",
-            help="Where agents are: ./shop.py or shop.agents; AGENTRT_AGENTS. May be repeated.",
-        ),
+        agents_option("May be repeated."),
     ] = None,
     queue: Annotated[
         list[str] | None,
