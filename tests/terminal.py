@@ -49,6 +49,16 @@ class Terminal:
             pass
         return self.process.wait(WAIT_SECONDS)
 
+    def end_by(self, key: str) -> int:
+        """Press a key until the command ends; the exit code. Ctrl-C in the instant in which Python begins to wait for
+        a line is only heard once another key is pressed."""
+        for _ in range(3):
+            self.type(key)
+            while select.select([self.controller], [], [], WAIT_SECONDS / 5)[0]:
+                if not self._read():
+                    return self.process.wait(WAIT_SECONDS)
+        raise AssertionError(f"the command does not end after: {self.shown}")
+
     def _read(self) -> bool:
         ready, _, _ = select.select([self.controller], [], [], WAIT_SECONDS)
         assert ready, f"nothing more was shown within {WAIT_SECONDS} s after: {self.shown}"

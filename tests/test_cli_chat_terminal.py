@@ -128,6 +128,5 @@ def test_ctrl_c_before_anything_was_said_ends_the_chat(database_url):
 def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(database_url):
     with on_terminal("prune", "--older-than", "90d", environ=environment(url=database_url)) as prune:
         prune.wait_for("[y/N]: ")
-        prune.type(CTRL_C)
-        assert prune.wait() == 130, prune.shown
+        assert prune.end_by(CTRL_C) == 130, prune.shown
     assert "Traceback" not in prune.shown
