@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from agentrt.cli.border import run
 from agentrt.cli.options import limit_option, read_message, text_option
 from agentrt.cli.output import print_json, print_table, relative
 from agentrt.cli.sessions import Json, SessionArgument, app, database, print_status
 from agentrt.core.errors import InvalidArgument, NotFound
 from agentrt.core.session import Status
+from agentrt.interrupts import run
 
 if TYPE_CHECKING:
     from agentrt.client import Client

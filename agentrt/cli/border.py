@@ -7,10 +7,8 @@ import errno
 import io
 import os
 import re
-import signal
 import sys
-from collections.abc import Coroutine
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import typer
 
@@ -26,8 +24,6 @@ _ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _WHERE_TO_LOOK = " (`agentrt sessions list`, `sessions show` and `sessions approvals` tell what there is)"
-
-T = TypeVar("T")
 
 _Usage: type[Exception] = typer.BadParameter.__mro__[2]  # of all that is wrong with a line; typer does not export it
 
@@ -143,24 +139,3 @@ def complain(text: str) -> None:
 def warn(text: str) -> None:
     """Say on standard error what may be wrong."""
     typer.echo(f"{typer.style('warning:', fg='yellow', bold=True)} {printable(text)}", err=True)
-
-
-def end_in_order() -> None:
-    """Let SIGTERM and a terminal that is closed be as Ctrl-C, so that servers and processes that were started end too.
-
-    asyncio makes an orderly cancel of that; an exception out of the handler itself could hit the driver's C code.
-    """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
-            signal.signal(number, _as_ctrl_c)
-
-
-def _as_ctrl_c(*_: object) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine to its end."""
-    return asyncio.run(coroutine)

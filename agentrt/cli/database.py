@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, run, warn
+from agentrt.cli.border import DONE, FAILED, warn
 from agentrt.cli.output import print_json
 from agentrt.cli.sessions import database
 from agentrt.core.errors import InvalidArgument
+from agentrt.interrupts import run
 
 
 def migrate(

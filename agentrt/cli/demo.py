@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, end_in_order
+from agentrt.cli.border import DONE, FAILED
+from agentrt.interrupts import end_in_order
 
 
 def demo(

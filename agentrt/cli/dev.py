@@ -18,9 +18,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, complain, end_in_order, run, warn
+from agentrt.cli.border import DONE, FAILED, complain, warn
 from agentrt.cli.options import agents_option
 from agentrt.core.errors import ConfigurationError
+from agentrt.interrupts import end_in_order, run
 from agentrt.minder import minded
 
 if TYPE_CHECKING:

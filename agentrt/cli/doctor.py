@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, run
+from agentrt.cli.border import DONE, FAILED
 from agentrt.cli.output import print_json, printable
 from agentrt.core.finding import Finding, Level
+from agentrt.interrupts import run
 
 if TYPE_CHECKING:
     from agentrt.settings import Settings

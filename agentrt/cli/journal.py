@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, run, warn
+from agentrt.cli.border import DONE, FAILED, warn
 from agentrt.cli.output import print_json, printable, relative
 from agentrt.cli.sessions import Json, SessionArgument, database, worker_name
 from agentrt.core.errors import InvalidArgument
 from agentrt.core.session import Status
+from agentrt.interrupts import run
 
 if TYPE_CHECKING:
     from agentrt.core.budget import Limits

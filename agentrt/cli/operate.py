@@ -8,12 +8,13 @@ from uuid import UUID
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, complain, run
+from agentrt.cli.border import DONE, FAILED, complain
 from agentrt.cli.options import one_of, run_option, text_option
 from agentrt.cli.output import print_json
 from agentrt.cli.sessions import Json, SessionArgument, app, database, print_status
 from agentrt.core.errors import ClientError, InvalidArgument
 from agentrt.core.session import Status, SuspendReason
+from agentrt.interrupts import run
 
 BATCH = 500
 """Sessions that a bulk command looks at at once."""

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from agentrt.cli.border import DONE, run, warn
+from agentrt.cli.border import DONE, warn
 from agentrt.cli.following import WorkerNames, follow_entries, printer, warn_if_unserved
 from agentrt.cli.options import (
     config_of,
@@ -26,6 +26,7 @@ from agentrt.cli.options import (
 )  # fmt: skip
 from agentrt.cli.output import print_facts, print_json, print_table, relative
 from agentrt.core.session import Status
+from agentrt.interrupts import run
 
 if TYPE_CHECKING:
     from agentrt.app import Connecting

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from agentrt.cli.border import run
 from agentrt.cli.output import print_json, print_table, relative
 from agentrt.cli.sessions import Json, database
+from agentrt.interrupts import run
 
 app = typer.Typer(help="Look at the workers.", no_args_is_help=True)
 

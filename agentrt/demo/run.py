@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from agentrt import interrupts
 from agentrt.app import connect, embedded_server, migrate
 from agentrt.client import Client
 from agentrt.core.codec import encode
@@ -96,9 +97,9 @@ def run(*, folder: Path, model: str | None, as_json: bool) -> bool:
     with embedded_server() as url, tempfile.TemporaryDirectory(prefix="agentrt-demo-") as temporary:
         markers = Path(temporary) / "inside"
         markers.mkdir()
-        asyncio.run(_prepare(url))
+        interrupts.run(_prepare(url))
         with _workers(url, model=model) as processes:
-            summary = asyncio.run(_course(url, folder, markers, processes=processes, show=show))
+            summary = interrupts.run(_course(url, folder, markers, processes=processes, show=show))
     show.end(summary)
     if as_json:
         print(json.dumps(asdict(summary)))  # noqa: T201 - the one line that --json promises
