@@ -165,6 +165,12 @@ MUTATIONS = (
         "postgres/test_worker_lease::test_a_renewal_that_waited_for_its_row_reaches_as_far_ahead_as_any_other",
     ),
     _guard(
+        "a lock of another connection's is none", RENEW, "case when pg_backend_pid() = $6 then",
+        "case when $6::int is not null then",
+        "worker/test_keeper::"
+        "test_a_lock_that_is_found_to_be_another_connections_is_given_up_and_that_is_said_once",
+    ),
+    _guard(
         "a judge renews without a gap", MARK, "and renewed_at - renewing_since >= make_interval",
         "and now() - now() <= make_interval",
         "postgres/test_worker_lease::test_a_gap_between_renewals_begins_the_judges_probation_anew",
@@ -316,8 +322,8 @@ create trigger journal_no_update before update on agentrt.journal
     ),
     _guard(
         "the fence counts from the renewal's sending", "agentrt/worker/keeper.py",
-        "renewed_at=sent, locked=self._liveness_key is not None, broken=False",
-        "renewed_at=self._clock(), locked=self._liveness_key is not None, broken=False",
+        "renewed_at=sent, locked=renewal.locked",
+        "renewed_at=self._clock(), locked=renewal.locked",
         "worker/test_keeper::test_the_fence_counts_from_when_the_renewal_was_sent_not_from_its_answer",
     ),
     _guard(

@@ -53,9 +53,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """Answer to a heartbeat. ``grants`` is empty unless the worker is alive or draining."""
+    """Answer to a heartbeat. ``grants`` is empty unless the worker is alive or draining; ``locked``: the liveness lock
+    is this connection's."""
 
     state: WorkerState
+    locked: bool
     grants: tuple[Grant, ...]
 
 

@@ -16,6 +16,7 @@ from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, 
 from agentrt.postgres.rows import load
 
 SWEEP_ROWS = 500
+_LOOKS = 5
 
 
 class PostgresKeeperStore:
@@ -24,6 +25,7 @@ class PostgresKeeperStore:
     def __init__(self, options: DatabaseOptions) -> None:
         self._options = options
         self._connection = RoleConnection(options, Role.KEEPER, direct=True, reconnects=False)
+        self._server: object = None  # the pid of the server process that holds the lock
 
     async def lock_liveness(self) -> int | None:
         key = secrets.randbits(63)
@@ -36,14 +38,18 @@ class PostgresKeeperStore:
 
     async def _is_seen_from_outside(self, key: int) -> bool:
         """Whether the lock is ours alone, and ours still when another connection is busy. A transaction pooler gives
-        the server connection that holds the lock to whoever asks next, and us another."""
-        server = await self._scalar("select pg_backend_pid()")
+        the server connection that holds the lock to whoever asks next, and us another; it gives the probe yet another
+        one while somebody else is just using that one, hence more than one look."""
+        self._server = await self._scalar("select pg_backend_pid()")
         probe = await connect(self._options, Role.PROBE, direct=True)
         try:
             with translated(self._options.listen_url):
-                async with probe.transaction():
-                    free = await probe.fetchval("select pg_try_advisory_xact_lock_shared($1)", key, timeout=5)
-                    return not free and await self._scalar("select pg_backend_pid()") == server
+                for _ in range(_LOOKS):
+                    async with probe.transaction():
+                        free = await probe.fetchval("select pg_try_advisory_xact_lock_shared($1)", key, timeout=5)
+                        if free or await self._scalar("select pg_backend_pid()") != self._server:
+                            return False
+            return True
         finally:
             await close(probe)
 
@@ -68,10 +74,10 @@ class PostgresKeeperStore:
 
     async def renew(self, worker: WorkerInfo, liveness_key: int | None, *, draining: bool) -> Renewal:
         rows = await self._connection.fetch(
-            statements.RENEW, worker.id, worker.lease_seconds, liveness_key, draining, worker.agents
+            statements.RENEW, worker.id, worker.lease_seconds, liveness_key, draining, worker.agents, self._server
         )
         if not rows:
-            return Renewal(state=WorkerState.GONE, grants=())
+            return Renewal(state=WorkerState.GONE, locked=False, grants=())
         grants = tuple(
             Grant(
                 session_id=SessionId(row["id"]),
@@ -82,7 +88,7 @@ class PostgresKeeperStore:
             for row in rows
             if row["id"] is not None
         )
-        return Renewal(state=WorkerState(rows[0]["state"]), grants=grants)
+        return Renewal(state=WorkerState(rows[0]["state"]), locked=rows[0]["locked"], grants=grants)
 
     async def stop(self, worker_id: WorkerId) -> None:
         await self._connection.fetch(statements.STOP_WORKER, worker_id)

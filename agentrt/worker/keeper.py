@@ -257,15 +257,22 @@ class Keeper:
         """A new connection, a fresh liveness key, and the worker's row if it is not there yet."""
         store = self._store = await self._stores.keeper()
         self._liveness_key = await store.lock_liveness()
-        if self._liveness_key is None and not self._lockless:
-            self._lockless = True
-            self._emit(WarningRaised(message=_LOCKLESS))
+        self._check_lock(locked=self._liveness_key is not None)
         if not self.registered:
             sent = self._clock()
             await store.register(self.worker, self._liveness_key)
             self.registered = True
             self.fence = replace(self.fence, renewed_at=sent, locked=self._liveness_key is not None)
         return store
+
+    def _check_lock(self, *, locked: bool) -> None:
+        """Say once that there is no lock, or that it turned out to be another connection's."""
+        if locked:
+            return
+        self._liveness_key = None
+        if not self._lockless:
+            self._lockless = True
+            self._emit(WarningRaised(message=_LOCKLESS))
 
     async def _first_connect(self) -> None:
         try:
@@ -292,7 +299,8 @@ class Keeper:
         if renewal.state not in (WorkerState.ALIVE, WorkerState.DRAINING):
             self._died(renewal.state)
             return False
-        self.fence = replace(self.fence, renewed_at=sent, locked=self._liveness_key is not None, broken=False)
+        self._check_lock(locked=renewal.locked)
+        self.fence = replace(self.fence, renewed_at=sent, locked=renewal.locked, broken=False)
         self._emit(
             HeartbeatSucceeded(worker_id=self.worker.id, seconds=self._clock() - sent, sessions=len(renewal.grants))
         )

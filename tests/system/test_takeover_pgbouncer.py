@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 import asyncpg
@@ -10,6 +10,9 @@ import pytest
 
 from agentrt import connect
 from agentrt.core.journal import SessionCompleted
+from agentrt.postgres import keeping
+from agentrt.postgres.pool import DatabaseOptions
+from agentrt.postgres.store import PostgresStores
 from tests.history import assert_sound
 from tests.system.fleet import Fleet, Worker, until, wait_for_workers
 from tests.system.gates import Gates
@@ -25,6 +28,7 @@ from tests.system.sessions import (
     create_many,
     owners,
 )
+from tests.worker.ownership import worker_info
 
 pytestmark = [
     pytest.mark.system,
@@ -87,16 +91,39 @@ async def test_without_a_direct_url_polling_and_the_end_of_the_lease_do_and_that
         await wait_for_workers(connection, 1)
         await create_many(connection, 100)
         await until(connection, UNFINISHED, want=0)
-        assert await connection.fetchval("select bool_and(liveness_key is null) from agentrt.workers")
+        await until(connection, "select bool_and(liveness_key is null) from agentrt.workers")
         await said(workers.workers[0], DEAF)
         seconds = await kill_the_owner(workers, connection, gates)
         lease, heartbeat = CALM["lease_seconds"], CALM["heartbeat_seconds"]
         assert lease - 2 * heartbeat < seconds < lease + 3 * heartbeat + 2, "two seconds for this machine"
         for worker in workers.workers:
-            await said(worker, DEAF)
-            assert worker.logged().count(DEAF) == 1
-            assert worker.logged().count(LOCKLESS) == 1
+            for words in (DEAF, LOCKLESS):
+                await said(worker, words)
+                assert worker.logged().count(words) == 1
     await assert_sound(connection)
+
+
+async def test_a_lock_that_turns_out_to_be_anybodys_protects_nobody_from_the_next_heartbeat_on(
+    connection: asyncpg.Connection, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof can be deceived while the pooler's connections are busy with others."""
+    monkeypatch.setattr(keeping, "_LOOKS", 0)
+    worker = worker_info()
+    async with pooled(database_url, tmp_path) as url, AsyncExitStack() as others:
+        store = await PostgresStores(DatabaseOptions(url=url)).keeper()
+        key = await store.lock_liveness()
+        await store.register(worker, key)
+        assert (await store.renew(worker, key, draining=False)).locked
+        holder = await connection.fetchval("select pid from pg_locks where locktype = 'advisory'")
+        taken = None
+        while taken != holder:
+            other = await asyncpg.connect(url, statement_cache_size=0)
+            others.push_async_callback(other.close)
+            await other.execute("begin")
+            taken = await other.fetchval("select pg_backend_pid()")
+        assert not (await store.renew(worker, key, draining=False)).locked
+        await store.close()
+    assert await connection.fetchval("select liveness_key from agentrt.workers") is None
 
 
 async def test_a_client_behind_a_pooler_creates_and_follows_a_session_to_its_end(

@@ -170,6 +170,21 @@ async def test_without_advisory_locks_only_the_lease_counts_and_it_is_said_once(
     assert "AGENTRT_DIRECT_DATABASE_URL" in warning.message
 
 
+async def test_a_lock_that_is_found_to_be_another_connections_is_given_up_and_that_is_said_once(ground: Ground) -> None:
+    """As behind a transaction pooler whose connections were busy when the lock was proven."""
+    async with kept(ground) as one:
+        await one.beat()
+        locked = [one.keeper.fence.locked]
+        store: Any = one.keeper._store
+        store._server = -1
+        await one.beat()
+        await one.beat()
+        assert await _key(ground, one) is None
+        assert [*locked, one.keeper.fence.locked] == [True, False]
+    [warning] = ground.heard.of(WarningRaised)
+    assert "advisory locks do not work" in warning.message
+
+
 async def test_what_outlives_the_lease_ends_the_process(ground: Ground) -> None:
     """Case 79."""
     async with kept(ground) as one:
