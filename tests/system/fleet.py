@@ -121,7 +121,21 @@ async def until(
             while (value := await connection.fetchval(query, *arguments)) != want:  # noqa: ASYNC110 - a database tells nobody
                 await asyncio.sleep(0.03)
     except TimeoutError:
-        raise AssertionError(f"{query} is {value!r} after {seconds} s, not {want!r}") from None
+        raise AssertionError(
+            f"{query} is {value!r} after {seconds} s, not {want!r}; {await _situation(connection)}"
+        ) from None
+
+
+async def _situation(connection: asyncpg.Connection) -> str:
+    """What a reader of a failure asks first: the workers, and the sessions that are not completed."""
+    workers = await connection.fetch(
+        "select name, state, lease_expires_at - clock_timestamp() as lease from agentrt.workers order by started_at"
+    )
+    sessions = await connection.fetch(
+        "select s.id, s.agent, s.status, s.suspension, s.attempt, s.last_seq, w.name as owner from agentrt.sessions s "
+        "left join agentrt.workers w on w.id = s.lease_owner where s.status <> 'completed' limit 10"
+    )
+    return f"workers: {[tuple(row) for row in workers]}; not completed: {[tuple(row) for row in sessions]}"
 
 
 async def wait_for_workers(connection: asyncpg.Connection, count: int) -> None:
