@@ -11,7 +11,7 @@ from enum import StrEnum
 from agentrt.core.journal import AssistantMessage
 from agentrt.core.session import Outcome, Seq
 from agentrt.core.storable import about_bytes
-from agentrt.ports import NewEntry, Write, Written
+from agentrt.ports import Answer, NewEntry, Write, Written
 from agentrt.worker.holding import Holding
 from agentrt.worker.pacing import jittered
 
@@ -75,6 +75,12 @@ class Sending:
         """By which the first entry can be found: the statements' default, unless the caller gave one."""
         first = self.write.entries[0].dedup_key if self.write.entries else None
         return first or f"w:{self.write.lease.fencing_token}:{self.write.owner_writes}"
+
+    def journaled(self, written: Written) -> int:
+        """How many entries the journal has of it, now that it was answered; an ending is one, too."""
+        if written.answer not in (Answer.WRITTEN, Answer.ALREADY):
+            return 0
+        return len(self.write.entries) + (self.write.ending is not None)
 
 
 class Line:

@@ -247,7 +247,7 @@ class Committer:
             return False
         except Exception as error:  # noqa: BLE001 - a daemon loop: what one session wrote must not stop the others
             return await self._refused(kind, batch, error)
-        entries = sum([len(write.entries) + (write.ending is not None) for write in writes])  # an ending is an entry
+        entries = sum([sending.journaled(written) for sending, written in zip(batch, answers, strict=True)])
         self._emit(CommitFinished(seconds=self._clock() - begun, sessions=len(batch), entries=entries))
         for sending, written in zip(batch, answers, strict=True):
             await self._answered(kind, sending, written)

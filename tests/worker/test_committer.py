@@ -73,6 +73,7 @@ async def test_three_lost_sessions_of_fifty_are_told_and_forty_seven_are_written
     assert [type(one) for one in written] == [LeaseLost] * 3 + [Written] * 47
     assert [holding.lost for holding in holdings] == [True] * 3 + [False] * 47
     assert len(store.calls) == 1
+    assert [event.entries for event in ground.heard.of(CommitFinished)] == [47], "what the journal has got"
     for holding in holdings[:3]:
         assert await ground.results(holding.session.id) == []
 
