@@ -17,6 +17,7 @@ from agentrt.postgres.rows import load
 
 SWEEP_ROWS = 500
 _LOOKS = 5
+"""Through a pooler. A server that we reach ourselves tells its process's pid at the start: one look will do."""
 
 
 class PostgresKeeperStore:
@@ -27,24 +28,28 @@ class PostgresKeeperStore:
         self._connection = RoleConnection(options, Role.KEEPER, direct=True, reconnects=False)
         self._server: object = None  # the pid of the server process that holds the lock
 
-    async def lock_liveness(self) -> int | None:
+    async def lock_liveness(self, *, looks: int = 0) -> int | None:
+        """``looks``: how often to look at least through a pooler, for who is told nothing by renewals."""
         key = secrets.randbits(63)
-        if not await self._scalar("select pg_try_advisory_lock($1)", key):
+        async with self._connection.using() as connection:  # one statement: the next one may run in another process
+            row = await connection.fetchrow("select pg_try_advisory_lock($1), pg_backend_pid()", key)
+            announced = connection.get_server_pid()
+        locked, self._server = row or (False, None)
+        if not locked:
             raise DatabaseUnavailable(f"the liveness key {key} is taken: draw another")
-        if await self._is_seen_from_outside(key):
+        if await self._is_seen_from_outside(key, looks=1 if announced == self._server else max(looks, _LOOKS)):
             return key
         await self._scalar("select pg_advisory_unlock_all()::text")
         return None
 
-    async def _is_seen_from_outside(self, key: int) -> bool:
+    async def _is_seen_from_outside(self, key: int, *, looks: int) -> bool:
         """Whether the lock is ours alone, and ours still when another connection is busy. A transaction pooler gives
         the server connection that holds the lock to whoever asks next, and us another; it gives the probe yet another
         one while somebody else is just using that one, hence more than one look."""
-        self._server = await self._scalar("select pg_backend_pid()")
         probe = await connect(self._options, Role.PROBE, direct=True)
         try:
             with translated(self._options.listen_url):
-                for _ in range(_LOOKS):
+                for _ in range(looks):
                     async with probe.transaction():
                         free = await probe.fetchval("select pg_try_advisory_xact_lock_shared($1)", key, timeout=5)
                         if free or await self._scalar("select pg_backend_pid()") != self._server:

@@ -6,6 +6,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import quote
@@ -17,13 +18,13 @@ import pytest
 from agentrt.core.errors import ClientError, ConfigurationError, DatabaseUnavailable, NotFound, SchemaMismatch
 from agentrt.core.session import SessionId
 from agentrt.ports import UnstorableBatch, WorkerState
-from agentrt.postgres import pool
+from agentrt.postgres import keeping, pool
 from agentrt.postgres.faults import LockTimeout, location
 from agentrt.postgres.pool import DatabaseOptions, Role, RoleConnection, close, connect
 from agentrt.postgres.store import PostgresStores
 from tests.postgres.owner import HireOwner
 from tests.postgres.proxy import proxied
-from tests.postgres.stage import until
+from tests.postgres.stage import HANGS_AFTER_SECONDS, until
 from tests.servers import Server, new_folder
 
 
@@ -274,6 +275,17 @@ async def test_the_keepers_connection_is_not_made_again_since_its_lock_is_gone(
     assert key not in (None, owner.liveness_key)
     assert (await again.renew(owner.info, key, draining=False)).state is WorkerState.ALIVE
     await again.close()
+
+
+async def test_one_look_proves_a_lock_on_the_server_itself_which_may_be_far_away(
+    options: DatabaseOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keeper that connects anew has three seconds until its worker stops everything."""
+    monkeypatch.setattr(keeping, "_LOOKS", sys.maxsize)
+    store = await PostgresStores(options).keeper()
+    async with asyncio.timeout(HANGS_AFTER_SECONDS):
+        assert await store.lock_liveness() is not None
+    await store.close()
 
 
 async def test_the_time_that_a_call_waited_for_the_others_is_not_taken_from_its_statement(

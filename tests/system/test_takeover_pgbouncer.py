@@ -2,15 +2,18 @@
 
 import asyncio
 import time
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 from agentrt import connect
+from agentrt.core.finding import Level
 from agentrt.core.journal import SessionCompleted
-from agentrt.postgres import keeping
+from agentrt.postgres import doctor, keeping
+from agentrt.postgres.keeping import PostgresKeeperStore
 from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.store import PostgresStores
 from tests.history import assert_sound
@@ -124,6 +127,54 @@ async def test_a_lock_that_turns_out_to_be_anybodys_protects_nobody_from_the_nex
         assert not (await store.renew(worker, key, draining=False)).locked
         await store.close()
     assert await connection.fetchval("select liveness_key from agentrt.workers") is None
+
+
+@asynccontextmanager
+async def busy(url: str) -> AsyncIterator[None]:
+    """Three clients that always ask something."""
+
+    async def ask() -> None:
+        client = await asyncpg.connect(url, statement_cache_size=0)
+        try:
+            while not over:
+                await client.execute("select pg_sleep(0.002)")
+        finally:
+            await client.close()
+
+    over = False
+    async with asyncio.TaskGroup() as asking:
+        for _ in range(3):
+            asking.create_task(ask())
+        try:
+            yield
+        finally:
+            over = True
+
+
+async def test_the_process_that_holds_the_lock_is_known_however_busy_the_pooler_is(
+    connection: asyncpg.Connection, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "_LOOKS", 0)
+    async with pooled(database_url, tmp_path) as url, busy(url):
+        for _ in range(100):
+            store = PostgresKeeperStore(DatabaseOptions(url=url))
+            key = await store.lock_liveness()
+            holder = await connection.fetchval(
+                "select pid from pg_locks where locktype = 'advisory' and (classid::bigint << 32) + objid::bigint = $1",
+                key,
+            )
+            assert holder == store._server
+            await store.close()
+
+
+async def test_the_doctor_looks_more_often_than_a_worker_which_would_find_out_later(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "_LOOKS", 0)
+    async with pooled(database_url, tmp_path) as url:
+        found = {finding.check: finding async for finding in doctor.examine(DatabaseOptions(url=url))}
+    assert found["advisory locks"].level is Level.WARNING
+    assert "AGENTRT_DIRECT_DATABASE_URL" in found["advisory locks"].text
 
 
 async def test_a_client_behind_a_pooler_creates_and_follows_a_session_to_its_end(

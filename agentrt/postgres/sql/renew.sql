@@ -1,7 +1,8 @@
 -- renew: one heartbeat, however many sessions the worker holds.
 -- Parameters: $1 uuid worker, $2 float8 lease_seconds, $3 bigint liveness_key (null: no fast path), $4 bool draining,
 --   $5 text[] agents that it offers just now, $6 int pid of the server process that holds the lock on $3.
--- Rows: state, whether the lock is this process's, and one per session that the database grants (id null when there is none); no row: the worker is gone.
+-- Rows: state, whether the lock is this process's, and one per session that the database grants (id null when there is
+--   none); no row: the worker is gone.
 -- Transition: alive -> draining when $4; a worker that is dead or stopped stays so.
 with me as materialized (
   select id, state, state in ('alive', 'draining') as lives
