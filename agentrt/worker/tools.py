@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, assert_never
 
 from agentrt.agents import Done, InvalidArguments, NotDone, Tool, ToolContext
 from agentrt.core.calls import NOT_BEGUN, interrupted, no_such_tool
@@ -95,6 +95,8 @@ async def _run(ownership: Ownership, tool: Tool, call: OpenCall) -> End | None:
             return await _Once(ownership, tool, call).run(context)
         case Effect.TRANSACTIONAL:
             return await run_transactional(ownership, tool, call, context=context)
+        case _:
+            assert_never(tool.effect)
 
 
 def context_of(ownership: Ownership, call: OpenCall) -> ToolContext:

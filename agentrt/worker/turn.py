@@ -229,6 +229,8 @@ class _Turn:
                 return Suspended(SuspendReason.BLOCKED, f"the provider's account: {words}")
             case ModelErrorClass.CONFIGURATION:
                 raise _ModelUnavailable(words)
+            case _:
+                assert_never(error.error_class)
 
     async def _transient(self, error: ModelError, words: str) -> Outcome | Pause:
         settings = self.ownership.deps.settings
