@@ -125,7 +125,7 @@ async def hiring(options: DatabaseOptions) -> AsyncIterator[HireOwner]:
     stores = PostgresStores(options)
     async with AsyncExitStack() as stack:
 
-        async def hire(name: str = "anna", *, lease_seconds: float = 15.0) -> Owner:
+        async def hire(name: str = "anna", *, lease_seconds: float = 3_600.0) -> Owner:
             store = PostgresSessionStore(options)
             stack.push_async_callback(store.close)
             keeper, reaper = await stores.keeper(), await stores.reaper()
@@ -162,10 +162,21 @@ async def expire_lease(connection: asyncpg.Connection, worker: UUID) -> None:
 
 
 async def may_judge(connection: asyncpg.Connection, worker: UUID) -> None:
-    """The worker has renewed without a gap for a while."""
+    """The worker has renewed without a gap for a while; and no pause of the machine is a gap between its heartbeats."""
     await connection.execute(
-        "update agentrt.workers set renewing_since = renewed_at - interval '1 minute' where id = $1", worker
+        "update agentrt.workers set heartbeat_seconds = 3600, renewing_since = renewed_at - interval '1 day' "
+        "where id = $1",
+        worker,
     )
+
+
+NO_LOCK = """
+  select not exists (
+    select from pg_locks
+    where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())
+  )
+"""
+"""Nobody here holds a liveness lock; the server frees that of a closed connection when it comes to it."""
 
 
 async def make_due(connection: asyncpg.Connection, session: UUID) -> None:

@@ -2,6 +2,7 @@
 can hold up."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,19 @@ from agentrt.worker.runner import RunnerDeps, run_session
 from agentrt.worker.threads import ToolThreads
 from tests.worker.ownership import AGENT, Ground, settings, stores
 
-QUICK = {"heartbeat_seconds": 0.1, "lease_seconds": 2.0, "stop_seconds": 0.5, "poll_seconds": 0.5}
+QUICK = {"heartbeat_seconds": 0.1, "poll_seconds": 0.5}
+LEASE_SECONDS = 120.0
+"""No pause of the machine outlasts it; a test whose lease is to end moves the worker's clock."""
+
+
+class Ahead:
+    """The real monotonic clock, which a test sets forward."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.seconds
 
 
 class Worker:
@@ -31,8 +44,9 @@ class Worker:
         **values: Any,
     ) -> None:
         self.ground = ground
+        self.clock = Ahead()
         self._registry = Registry.of(*agents)
-        self._settings = settings(ground.url, http_port=0, **values)
+        self._settings = settings(ground.url, **({"http_port": 0, "lease_seconds": LEASE_SECONDS} | values))
         self._threads = ToolThreads()
         self.left: list[int] = []
         self.daemon = Daemon(
@@ -45,6 +59,7 @@ class Worker:
                 version="0",
                 threads_running=lambda: self._threads.running,
                 leave=self.leave,
+                clock=self.clock,
             )
         )
 

@@ -11,6 +11,7 @@ from agentrt.ports import Renewal
 from agentrt.worker.holding import Holding, Holdings
 from agentrt.worker.keeper import Keeper, KeeperHandlers
 from agentrt.worker.watchdog import MainLoop
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.ownership import OFFER, Clock, Ground, settings, stores, worker_info
 
 
@@ -27,7 +28,7 @@ class Kept:
         loop = asyncio.get_running_loop()
         self.keeper = Keeper(
             stores(ground.url),
-            worker_info(),
+            worker_info(lease_seconds=settings(ground.url, **values).lease_seconds),
             holdings=self.holdings,
             settings=settings(ground.url, **values),
             handlers=KeeperHandlers(
@@ -44,6 +45,7 @@ class Kept:
             leave=self.left.append,
             clock=self.clock,
         )
+        self.keeper._beat_limit = HANGS_AFTER_SECONDS  # only the clock above decides
         self.id = self.keeper.worker.id
         self.ground = ground
 

@@ -157,7 +157,7 @@ class Ground:
     async def terminate(self, role: str) -> int:
         """Cut the connections of this role; how many there were."""
         cut = await self.connection.fetch(
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+            "select pg_terminate_backend(pid, 20000) from pg_stat_activity "
             "where datname = current_database() and application_name = $1",
             f"agentrt {role}",
         )

@@ -15,6 +15,7 @@ from agentrt.core.journal import Entry, ToolResult
 from agentrt.core.session import Session
 from agentrt.testing import Call, Conversation, LocalWorker, ScriptedModel
 from agentrt.worker.holding import Holding
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -75,8 +76,8 @@ async def kill(worker: LocalWorker, connection: asyncpg.Connection, survivor: Lo
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """Whatever takes longer than this does not come."""
-    async with asyncio.timeout(5):
+    """The bound only ends what would never end."""
+    async with asyncio.timeout(HANGS_AFTER_SECONDS):
         return await awaitable
 
 

@@ -30,13 +30,14 @@ from agentrt.core.events import (
     WorkerStopped,
 )
 from agentrt.models.scripted import Call, ScriptedModel
-from agentrt.ports import Claimed, SessionStore
 from agentrt.worker import daemon as daemon_module
 from agentrt.worker.holding import Holding
 from agentrt.worker.keeper import EXIT_CODE
 from tests.databases import with_database
-from tests.worker.daemons import QUICK, Held, Worker, working
+from tests.postgres.stage import HANGS_AFTER_SECONDS
+from tests.worker.daemons import LEASE_SECONDS, QUICK, Held, Worker, working
 from tests.worker.ownership import AGENT, Ground, Heard, stores
+from tests.worker.scenes import soon
 
 
 async def _types(ground: Ground, session_id: Any) -> list[str]:
@@ -141,8 +142,7 @@ async def test_a_tool_that_does_not_stop_is_left_behind_when_its_session_is_rele
     agent = Agent(AGENT, model=ScriptedModel(lambda conversation: Call("swallow")), tools=[swallow])
     session_id = await ground.create()
     async with working(ground, agent, stop_seconds=0.05) as worker:
-        async with asyncio.timeout(5):
-            await begun.wait()
+        await soon(begun.wait())
         worker.daemon.drain("the test")
         worker.daemon.cut()
         await ground.heard.wait_for(WorkerStopped)
@@ -189,48 +189,6 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_keep_the_process(
         let_go.set()
     assert set(worker.left) == {EXIT_CODE}
     assert "did not stop within" in ground.heard.of(WorkerAborted)[0].reason
-
-
-class HoldsUpClaims:
-    """The real stores; a claim commits, and its answer waits until the test lets it go."""
-
-    def __init__(self, ground: Ground) -> None:
-        self.real = stores(ground.url)
-        self.changed = ground.heard.changed
-        self.gate = asyncio.Event()
-        self.claimed: list[Claimed] = []
-        self.store: SessionStore | None = None
-
-    async def sessions(self) -> Any:
-        self.store = await self.real.sessions()
-        return self
-
-    async def claim(self, *arguments: Any, **named: Any) -> Claimed:
-        assert self.store is not None
-        claimed = await self.store.claim(*arguments, **named)
-        if claimed.sessions:
-            self.claimed.append(claimed)
-            self.changed()
-            await self.gate.wait()
-        return claimed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real if name in ("keeper", "reaper") else self.store, name)
-
-
-async def test_a_claim_that_returns_when_the_drain_has_begun_is_released_and_not_started(ground: Ground) -> None:
-    """Case 10."""
-    held, opened = Held(ground), HoldsUpClaims(ground)
-    session_id = await ground.create()
-    async with working(ground, held.agent(), opened=opened) as worker:
-        await ground.heard.until(lambda: opened.claimed)
-        worker.daemon.drain("test")
-        opened.gate.set()
-        [released] = await ground.heard.wait_for(SessionReleased)
-    assert released.session_id == session_id
-    assert held.begun == []
-    row = await ground.row(session_id)
-    assert (row["status"], row["attempt"], row["takeovers"]) == ("queued", 1, 0)
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -383,7 +341,7 @@ async def test_a_worker_that_was_declared_dead_does_not_register_anew_while_a_to
         """Block a thread."""
         begun.set()
         ground.heard.changed()
-        free.wait(20)
+        free.wait(HANGS_AFTER_SECONDS)
         return "awake"
 
     model = ScriptedModel(lambda conversation: "done" if conversation.results else Call("sleep_on", {}))
@@ -392,6 +350,8 @@ async def test_a_worker_that_was_declared_dead_does_not_register_anew_while_a_to
         await ground.heard.until(begun.is_set)
         [first] = ground.heard.of(WorkerStarted)
         await ground.reap(first.worker_id)
+        await ground.heard.wait_for(SelfFenced)
+        worker.clock.seconds += LEASE_SECONDS
         await ground.heard.until(lambda: worker.left)
         assert len(ground.heard.of(WorkerStarted)) == 1
         free.set()

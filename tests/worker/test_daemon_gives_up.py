@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import asyncpg
 import pytest
 
-from agentrt.core.events import WarningRaised, WorkerAborted, WorkerStarted, WorkerStopped
+from agentrt.core.events import SessionReleased, WarningRaised, WorkerAborted, WorkerStarted, WorkerStopped
 from agentrt.core.session import SessionId
 from agentrt.worker import daemon as daemon_module
 from tests.worker.daemons import Held, working
@@ -47,7 +47,6 @@ async def test_a_session_that_cannot_be_released_is_left_to_the_sweep_and_the_ot
     hold_up: Callable[[Ground, SessionId], AbstractAsyncContextManager[None]],
 ) -> None:
     """F21."""
-    monkeypatch.setattr(daemon_module, "_LAST_SECONDS", 0.3)
     monkeypatch.setattr(daemon_module, "_GIVEN_UP_SECONDS", 20.0)
     held = Held(ground)
     stuck, free = await ground.create(), await ground.create()
@@ -57,6 +56,8 @@ async def test_a_session_that_cannot_be_released_is_left_to_the_sweep_and_the_ot
         async with hold_up(ground, stuck), asyncio.timeout(20):
             worker.daemon.drain("the test")
             worker.daemon.cut()
+            await ground.heard.wait_for(SessionReleased)
+            worker.clock.seconds += daemon_module._LAST_SECONDS
             await ground.heard.wait_for(WorkerStopped)
     assert worker.left == []
     assert ground.heard.of(WorkerAborted) == []

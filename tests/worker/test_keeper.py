@@ -10,7 +10,8 @@ from agentrt.core.events import HeartbeatFailed, SelfFenced, WarningRaised, Work
 from agentrt.ports import Renewal
 from agentrt.worker.keeper import EXIT_CODE
 from agentrt.worker.watchdog import MainLoop
-from tests.postgres.stage import HANGS_AFTER_SECONDS
+from tests.postgres.owner import NO_LOCK, may_judge
+from tests.postgres.stage import HANGS_AFTER_SECONDS, until
 from tests.worker.keepers import Kept, kept
 from tests.worker.ownership import Clock, Ground
 
@@ -249,14 +250,13 @@ async def test_a_reaper_declares_a_silent_worker_dead_and_frees_its_sessions(gro
     """Case 14."""
     [orphan] = await ground.hold()
     await ground.keeper.close()  # as if killed: its lock is free
+    await until(ground.connection, NO_LOCK)
     await ground.silence(ground.worker.id, seconds=4.5)
     async with kept(ground) as one:
         await one.beat()
         await one.keeper.reap_once()
         assert not ground.heard.of(WorkerReaped), "a reaper judges only after two gapless heartbeats of its own"
-        await ground.connection.execute(
-            "update agentrt.workers set renewing_since = renewing_since - interval '4 s' where id = $1", one.id
-        )
+        await may_judge(ground.connection, one.id)
         await one.keeper.reap_once()
     [reaped] = ground.heard.of(WorkerReaped)
     assert (reaped.worker_id, reaped.reaped, reaped.name) == (one.id, ground.worker.id, "test")

@@ -7,7 +7,7 @@ from typing import Any
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import ClaimFailed, SelfFenced, SessionEnded, SessionReleased
 from agentrt.ports import Claimed, KeeperStore, Renewal, SessionStore, Written
-from tests.worker.daemons import QUICK, Held, working
+from tests.worker.daemons import LEASE_SECONDS, QUICK, Held, working
 from tests.worker.ownership import Ground, stores
 
 
@@ -82,7 +82,8 @@ async def test_a_claim_that_returns_behind_the_fence_does_not_end_the_process(gr
         await ground.heard.wait_for(SelfFenced)
         away.gate.set()
         keeper = worker.daemon._incarnation.keeper  # type: ignore[union-attr]
-        await ground.heard.until(lambda: keeper._clock() > keeper.fence.exit_at)  # heartbeats fail all the time
+        worker.clock.seconds += LEASE_SECONDS
+        assert keeper._clock() > keeper.fence.exit_at
         keeper.watch_once()
         assert worker.left == []
         away.silent = False
@@ -90,6 +91,21 @@ async def test_a_claim_that_returns_behind_the_fence_does_not_end_the_process(gr
     assert [event.reason for event in ground.heard.of(SessionReleased)] == ["fenced"]
     row = await ground.row(session_id)
     assert (row["status"], row["attempt"], row["takeovers"]) == ("completed", 1, 0)
+
+
+async def test_a_claim_that_returns_when_the_drain_has_begun_is_released_and_not_started(ground: Ground) -> None:
+    """Case 10."""
+    held, away = Held(ground), Away(ground, lost=False)
+    session_id = await ground.create()
+    async with working(ground, held.agent(), opened=away) as worker:
+        await ground.heard.until(lambda: away.claims)
+        worker.daemon.drain("test")
+        away.gate.set()
+        [released] = await ground.heard.wait_for(SessionReleased)
+    assert released.session_id == session_id
+    assert held.begun == []
+    row = await ground.row(session_id)
+    assert (row["status"], row["attempt"], row["takeovers"]) == ("queued", 1, 0)
 
 
 async def test_a_claim_whose_answer_is_lost_in_a_drain_is_given_back_uncharged(ground: Ground) -> None:

@@ -3,7 +3,7 @@
 import json
 from uuid import uuid4
 
-from agentrt.core.events import CommitFailed, SelfFenced, SessionEnded, WorkerStarted
+from agentrt.core.events import CommitFailed, HeartbeatFailed, SelfFenced, SessionEnded, WorkerStarted
 from tests.databases import with_role
 from tests.worker.daemons import Held, working
 from tests.worker.ownership import Ground, stores
@@ -16,7 +16,7 @@ async def test_a_login_that_is_refused_for_a_while_is_waited_out_and_no_finished
     role = f"agentrt_test_{uuid4().hex}"
     await ground.connection.execute(f"create role {role} login superuser")
     async with working(
-        ground, held.agent(calls=("pay",)), opened=stores(with_role(ground.url, role)), heartbeat_seconds=2
+        ground, held.agent(calls=("pay",)), opened=stores(with_role(ground.url, role)), heartbeat_seconds=30
     ) as worker:
         await ground.heard.until(lambda: held.begun)
         await ground.connection.execute(f"alter role {role} nologin")
@@ -24,6 +24,8 @@ async def test_a_login_that_is_refused_for_a_while_is_waited_out_and_no_finished
             "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = $1", role
         )
         held.release.set()
+        worker.daemon._incarnation.keeper.beat_soon()  # type: ignore[union-attr]
+        await ground.heard.wait_for(HeartbeatFailed, 2)
         await ground.heard.wait_for(CommitFailed, 2)
         await ground.connection.execute(f"alter role {role} login")
         await ground.heard.wait_for(SessionEnded)

@@ -12,7 +12,7 @@ from agentrt.core.events import SessionCrashed
 from agentrt.core.journal import ApprovalRequested, SessionSuspended
 from agentrt.testing import Call, Conversation, LocalWorker, ScriptedModel, local_worker
 from agentrt.tools.ask_user import ask_user
-from tests.worker.scenes import found, head, results, running, told, types
+from tests.worker.scenes import found, head, results, running, soon, told, types
 
 pytestmark = pytest.mark.one_server
 
@@ -174,8 +174,7 @@ async def test_an_interrupt_that_comes_in_with_a_gap_still_interrupts(database_u
 
         async with local_worker(database_url, Agent("a", model=ScriptedModel(script), tools=[sends, hangs])) as worker:
             session_id = await worker.client.create("a", "begin")
-            async with asyncio.timeout(10):
-                await worker.run()
+            await soon(worker.run())
             assert (await head(worker, session_id)).outcome == {"text": "ok: stop"}
             assert [outcome for outcome, _ in await results(worker, session_id)] == ["ok", "interrupted"]
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agentrt.worker.threads import MAX_THREADS, ToolThreads
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.scenes import soon
 
 
@@ -20,7 +21,7 @@ class Blocking:
 
     def __call__(self) -> None:
         self.begun.release()
-        assert self.let_go.wait(20)
+        assert self.let_go.wait(HANGS_AFTER_SECONDS)
 
 
 @asynccontextmanager
@@ -34,7 +35,7 @@ async def blocking() -> AsyncIterator[Blocking]:
 
 async def drained(threads: ToolThreads) -> None:
     """Until nothing counts any more: a thread tells nobody that it has ended."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANGS_AFTER_SECONDS):
         while threads.running:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -17,6 +17,8 @@ from agentrt.ports import UnstorableBatch
 from agentrt.settings import Settings
 from agentrt.testing import Call, Conversation, ScriptedModel, local_worker
 from agentrt.worker.threads import ToolThreads
+from tests.looptime import let_pass
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.scenes import Flawed, agent_of, calls_once, found, head, results, running, told
 
 pytestmark = pytest.mark.one_server
@@ -183,10 +185,10 @@ async def test_a_tool_that_takes_too_long_is_given_up_and_can_see_it(database_ur
     @tool(name="slow", effect="read", timeout_seconds=0.05)
     def blocks(ctx: ToolContext) -> str:
         """Block."""
-        assert ctx.stopping.wait(10)
+        assert ctx.stopping.wait(HANGS_AFTER_SECONDS)
         assert ctx.cancelled
         signalled.set()
-        let_go.wait(10)
+        let_go.wait(HANGS_AFTER_SECONDS)
         return ""
 
     agent = agent_of(blocks if plain else waits, model=calls_once(Call("slow")))
@@ -199,21 +201,21 @@ async def test_a_tool_that_takes_too_long_is_given_up_and_can_see_it(database_ur
         [(outcome, text)] = await results(worker, session_id)
         assert outcome == "timeout"
         assert "0.05 seconds" in text
-        assert await asyncio.to_thread(signalled.wait, 5)
+        assert await asyncio.to_thread(signalled.wait, HANGS_AFTER_SECONDS)
 
 
 async def test_waiting_for_a_thread_does_not_count_into_the_time_limit(database_url, monkeypatch):
     release = threading.Event()
     at_work = threading.Event()
 
-    @tool(effect="read", timeout_seconds=30)
+    @tool(effect="read", timeout_seconds=600)
     def first() -> str:
         """Hold the only thread."""
         at_work.set()
-        release.wait(10)
+        release.wait(HANGS_AFTER_SECONDS)
         return "first"
 
-    @tool(effect="read", timeout_seconds=2)
+    @tool(effect="read", timeout_seconds=60)
     def second() -> str:
         """Be quick."""
         return "second"
@@ -225,11 +227,9 @@ async def test_waiting_for_a_thread_does_not_count_into_the_time_limit(database_
         worker.deps = replace(worker.deps, threads=threads)
         session_id = await worker.client.create("a", "begin")
         async with running(worker):
-            await asyncio.to_thread(at_work.wait, 5)
+            await asyncio.to_thread(at_work.wait, HANGS_AFTER_SECONDS)
             assert threads.running == 1
-            loop = asyncio.get_running_loop()
-            now = loop.time
-            monkeypatch.setattr(loop, "time", lambda: now() + 5)  # longer than the limit of the one that waits
+            let_pass(monkeypatch, seconds=100)  # longer than the limit of the one that waits
             for _ in range(3):  # a timer that runs would go off now
                 await asyncio.sleep(0)
             release.set()

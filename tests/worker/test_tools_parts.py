@@ -12,6 +12,8 @@ from agentrt.agents import NotExecuted, ToolError
 from agentrt.tools.ask_user import ask_user
 from agentrt.worker.threads import ToolThreads
 from agentrt.worker.wording import cut, error_text, result_text, without_secrets
+from tests.postgres.stage import HANGS_AFTER_SECONDS
+from tests.worker.scenes import soon
 
 # --- threads ----------------------------------------------------------------------------------------------------------
 
@@ -32,14 +34,14 @@ async def test_a_thread_that_was_given_up_counts_until_its_function_returns():
     threads = ToolThreads(1)
     release = threading.Event()
     async with threads.thread() as start:
-        future = start(lambda: release.wait(10))
+        future = start(lambda: release.wait(HANGS_AFTER_SECONDS))
         future.cancel()
     assert threads.running == 1
     waiting = asyncio.ensure_future(_one(threads))
     await asyncio.sleep(0)
     assert not waiting.done()
     release.set()
-    assert await asyncio.wait_for(waiting, 5) == "ran"
+    assert await soon(waiting) == "ran"
     assert threads.running == 0
 
 
@@ -54,9 +56,9 @@ async def test_the_error_of_a_thread_that_was_given_up_is_nobodys():
     threads = ToolThreads(1)
     release = threading.Event()
     async with threads.thread() as start:
-        start(lambda: release.wait(10) and 1 // 0)
+        start(lambda: release.wait(HANGS_AFTER_SECONDS) and 1 // 0)
     release.set()
-    assert await asyncio.wait_for(_one(threads), 5) == "ran"
+    assert await soon(_one(threads)) == "ran"
     gc.collect()
     asyncio.get_running_loop().set_exception_handler(None)
     assert told == []
@@ -67,7 +69,7 @@ async def test_a_thread_that_was_not_used_is_free_again():
     for _ in range(3):
         async with threads.thread():
             pass
-    assert await asyncio.wait_for(_one(threads), 5) == "ran"
+    assert await soon(_one(threads)) == "ran"
 
 
 async def test_a_thread_that_cannot_be_started_is_an_error_and_takes_no_room(monkeypatch):
@@ -82,7 +84,7 @@ async def test_a_thread_that_cannot_be_started_is_an_error_and_takes_no_room(mon
             with pytest.raises(NotExecuted, match="can't start"):
                 await start(lambda: "ran")
     assert threads.running == 0
-    assert await asyncio.wait_for(_one(threads), 5) == "ran"
+    assert await soon(_one(threads)) == "ran"
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

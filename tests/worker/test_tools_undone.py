@@ -52,7 +52,7 @@ def stingy(worker: LocalWorker, **refusals: int) -> Any:
     return store
 
 
-@tool(effect="transactional", timeout_seconds=5)
+@tool(effect="transactional")
 async def write(ctx: ToolContext) -> str:
     """Write a row."""
     await ctx.connection.execute("insert into public.report values ('x')")
