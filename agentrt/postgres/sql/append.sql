@@ -6,7 +6,8 @@
 --   $4 jsonb[]   entries, each an array of {"type", "data", "dedup_key"?}
 --   $5 uuid      the worker
 -- Rows, in the order of the input: n, answer, last_seq (of our last entry when written or already), status.
--- Transition: running -> running; attempt becomes 1 with an answer or a tool result.
+-- Transition: running -> running; attempt becomes 1 with an answer or a tool result; an open approval becomes
+--   obsolete with the result of its call, which was not run.
 with input as (
   select *
   from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::jsonb[]) with ordinality as t(id, token, writes, entries, n)

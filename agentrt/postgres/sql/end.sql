@@ -8,6 +8,7 @@
 -- crash that failed the run).
 -- Transitions: running -> suspended, completed, failed, queued. Complete and suspend are stale when a client wrote
 -- meanwhile; a crash is charged on the locked row; a terminal ending promotes the oldest queued message: a new run.
+-- Open approvals become obsolete with a terminal ending, or with the result of their call.
 with input as (
   select *
   from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::jsonb[], $6::bigint[], $7::jsonb[]) with ordinality
