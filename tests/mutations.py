@@ -121,6 +121,12 @@ MUTATIONS = (
         "postgres/test_worker_end::test_a_completion_makes_open_approvals_obsolete_in_the_same_transaction",
     ),
     _guard(
+        "a decision is not overwritten by the end of its call", APPEND,
+        "<> 'ok' and a.id = o.id and a.state = 'pending'", "<> 'ok' and a.id = o.id",
+        "postgres/test_worker_closed_calls::"
+        "test_a_decision_that_is_committed_while_the_result_waits_for_the_row_stays_as_it_was_told",
+    ),
+    _guard(
         "a crash counts attempts", FUNCTIONS, "select attempt >= max_attempts or ", "select ",
         "postgres/test_worker_guards::test_crash_releases_exhaust_the_attempts",
         "postgres/test_worker_charging::"

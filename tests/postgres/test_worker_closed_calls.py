@@ -1,5 +1,6 @@
 """A call that is closed while its approval is open: nobody is asked about it, and nothing waits for it."""
 
+import asyncio
 from uuid import UUID, uuid4
 
 import pytest
@@ -8,7 +9,7 @@ from agentrt.core.journal import ApprovalRequested, Effect, ToolOutcome, ToolRes
 from agentrt.core.session import CallId, Released, ReleaseReason, Suspended, SuspendReason
 from agentrt.ports import Answer, NewEntry
 from tests.postgres.owner import Held, HireOwner, Owner, answer
-from tests.postgres.stage import Stage, refused
+from tests.postgres.stage import Stage, refused, until_waiting
 
 
 @pytest.fixture
@@ -48,6 +49,21 @@ async def test_so_it_does_when_the_result_is_written_together_with_an_ending(
     write = held.write(closed("000004001"), ending=Released(ReleaseReason.DRAIN))
     assert [written.answer for written in await owner.store.end(owner.id, [write])] == [Answer.WRITTEN]
     assert await stage.approval_states(held.id) == ["obsolete", "pending"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_decision_that_is_committed_while_the_result_waits_for_the_row_stays_as_it_was_told(
+    asked: tuple[Owner, Held, list[UUID]], stages: tuple[Stage, Stage], ends: bool
+) -> None:
+    """The result's own snapshot is older than the decision."""
+    (owner, held, [first, _]), (reviewer, stage) = asked, stages
+    write = held.write(closed("000004001"), ending=Released(ReleaseReason.DRAIN) if ends else None)
+    async with reviewer.connection.transaction():
+        assert await reviewer.decide(first) == "running"
+        waiting = asyncio.create_task((owner.store.end if ends else owner.store.append)(owner.id, [write], side=True))
+        await until_waiting(stage.connection)
+    assert [written.answer for written in await waiting] == [Answer.WRITTEN]
+    assert await stage.approval_states(held.id) == ["approved", "pending"]
 
 
 async def test_a_session_whose_call_was_closed_before_anybody_decided_wakes_by_the_result_it_waits_for(
