@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import os
+import select
 import signal
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def end_in_order() -> None:
@@ -23,41 +30,127 @@ def _as_ctrl_c(*_: object) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, or cancel it at the signals of ``end_in_order``.
+def run(coroutine: Coroutine[Any, Any, T], *, runner: asyncio.Runner | None = None) -> T:
+    """Run a coroutine to its end, or cancel it at Ctrl-C and the signals of ``end_in_order``; a third one insists.
 
-    asyncio does this for Ctrl-C alone. An exception out of a signal's handler could hit the C code of the database's
-    driver, which ends in a segmentation fault or in an answer that never comes.
+    asyncio's own way is for Ctrl-C alone, and raises an exception in the middle of the loop when one more comes, or
+    the first after the coroutine's end. That could hit the C code of the database's driver, which ends in a
+    segmentation fault or in an answer that never comes.
 
     Raises:
         KeyboardInterrupt: a signal came; the coroutine has ended.
     """
-    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is _as_ctrl_c]
-    told = False
+    told = 0
+    task: asyncio.Task[Any] | None = None
+
+    def cancel(*_: object) -> None:
+        nonlocal told
+        told += 1
+        if told > 2:
+            raise KeyboardInterrupt
+        if task is not None and not task.done():
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def cancellable() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(coroutine)
-
-        def cancel(*_: object) -> None:
-            nonlocal told
-            told = True
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
-
-        for number in heard:
-            signal.signal(number, cancel)
-        return await task
+        nonlocal task
+        task = asyncio.current_task()
+        if told and task is not None:
+            task.cancel()
+        with _woken(asyncio.get_running_loop()):
+            return await coroutine
 
     try:
-        result = asyncio.run(cancellable())
+        with _instead(cancel):
+            result = asyncio.run(cancellable()) if runner is None else runner.run(cancellable())
     except asyncio.CancelledError:
         if told:
             raise KeyboardInterrupt from None
         raise
     finally:
-        coroutine.close()  # it has not begun if Ctrl-C was quicker
-        for number in heard:
-            signal.signal(number, _as_ctrl_c)
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # a signal was quicker
+            coroutine.close()
     if told:  # too late to cancel anything
         raise KeyboardInterrupt
     return result
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let what begins in the block be whole before a signal interrupts: a process is known to who must end it. A
+    second one interrupts at once.
+
+    Raises:
+        KeyboardInterrupt: a signal came; the block has ended, or has failed since others heard the signal as well.
+    """
+    told = 0
+
+    def hold(*_: object) -> None:
+        nonlocal told
+        told += 1
+        if told > 1:
+            raise KeyboardInterrupt
+
+    with _instead(hold):
+        try:
+            yield
+        except Exception:
+            if not told:
+                raise
+    if told:
+        raise KeyboardInterrupt
+
+
+def wait_to_read(file: int) -> None:
+    """Wait until there is something to read, or its end.
+
+    A signal interrupts at once. ``read`` itself does not hear the one that comes in the instant in which it begins.
+    """
+    with _told_by_a_pipe() as told:
+        while file not in select.select([file, told], [], [])[0]:
+            os.read(told, 4096)
+
+
+@contextmanager
+def _instead(handler: Callable[..., object]) -> Iterator[None]:
+    """Call ``handler`` at the signals that would raise KeyboardInterrupt; only the main thread hears any."""
+    ours = (signal.default_int_handler, _as_ctrl_c)
+    in_main = threading.current_thread() is threading.main_thread()
+    before = {number: found for number in _SIGNALS if in_main and (found := signal.getsignal(number)) in ours}
+    try:
+        for number in before:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, found in before.items():
+            signal.signal(number, found)
+
+
+@contextmanager
+def _woken(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Wake the loop at each signal. One that comes in the instant in which it begins to wait would be heard no earlier
+    than what it waits for."""
+    with _told_by_a_pipe() as told:
+        loop.add_reader(told, os.read, told, 4096)
+        try:
+            yield
+        finally:
+            loop.remove_reader(told)
+
+
+@contextmanager
+def _told_by_a_pipe() -> Iterator[int]:
+    """Where something can be read as soon as a signal has come, whatever the main thread is at."""
+    reading, writing = os.pipe()
+    try:
+        if threading.current_thread() is not threading.main_thread():
+            yield reading
+            return
+        os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        try:
+            yield reading
+        finally:
+            signal.set_wakeup_fd(before)
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -2,13 +2,21 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest import mock
 
 from agentrt.cli import main
+
+SECONDS = 120
+"""Ends what would never end. A machine may be slow, and stand still for a while."""
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,8 @@ def run(*arguments: str, url: str | None = None, stdin: str = "", **settings: st
     """Run ``agentrt`` with these arguments in this process; ``settings`` become AGENTRT_ variables."""
     out, err = io.StringIO(), io.StringIO()
     with (
+        signals_as_before(),
+        mock.patch.object(sys, "path", [*sys.path]),
         mock.patch.dict(os.environ, environment(url=url, **settings), clear=True),
         mock.patch.object(sys, "argv", ["agentrt", *arguments]),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
@@ -43,6 +53,18 @@ def run(*arguments: str, url: str | None = None, stdin: str = "", **settings: st
             return Ran(int(ended.code or 0), out.getvalue(), err.getvalue())
 
 
+@contextmanager
+def signals_as_before() -> Iterator[None]:
+    """Some commands set handlers for as long as the process lives."""
+    in_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in HANDLED if in_main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_process(*arguments: str, url: str | None = None, **settings: str) -> Ran:
     """The same as a process of its own."""
     done = subprocess.run(
@@ -51,7 +73,7 @@ def run_process(*arguments: str, url: str | None = None, **settings: str) -> Ran
         text=True,
         env=environment(url=url, **settings),
         check=False,
-        timeout=25,
+        timeout=SECONDS,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
 

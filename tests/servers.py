@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ import psutil
 
 SETTINGS: dict[str, str | int] = {"max_connections": 300, "fsync": "off", "full_page_writes": "off"}
 """No test pulls the plug of the machine, so nothing has to reach a disk."""
+
+START_SECONDS = 120  # to the first answer of a server, on a slow machine
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a fresh folder is made in it
 MEMORY_BYTES = 4 << 30
@@ -99,7 +102,7 @@ def new_folder() -> Path:
 def ask(folder: Path, name: str) -> Server:
     """Ask the owner of the servers for one by name; blocks until it accepts connections."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(25)
+        connection.settimeout(START_SECONDS)
         connection.connect(str(folder / "control"))
         connection.sendall(f"{name}\n".encode())
         with connection.makefile() as lines:
@@ -110,12 +113,19 @@ def ask(folder: Path, name: str) -> Server:
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether a process that is to end has ended; where nothing collects orphans it stays as a zombie."""
+    """Whether a process that is to end ends; where nothing collects orphans it stays as a zombie."""
+    until = time.monotonic() + 60
+    while not _is_over(process) and time.monotonic() < until:
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(timeout=0.1)
+    return _is_over(process)
+
+
+def _is_over(process: psutil.Process) -> bool:
     try:
-        process.wait(timeout=10)
-    except psutil.TimeoutExpired:
         return process.status() == psutil.STATUS_ZOMBIE
-    return True
+    except psutil.NoSuchProcess:
+        return True
 
 
 # --- the owner ------------------------------------------------------------------------------------------------------

@@ -4,22 +4,22 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from agentrt import Client
 from agentrt.cli.chat import _show
 from agentrt.cli.dev import changed, free_port, prepare, state_of, watched_folders, with_database, worker_environ
 from agentrt.core.journal import Entry, SessionOrphaned, SessionReleased
 from agentrt.core.session import Seq
 from agentrt.settings import Settings
-from tests.commandline import Ran, assert_one_sentence, environment, run
+from tests.commandline import SECONDS, Ran, assert_one_sentence, environment, run
+from tests.ports import reserved_port
 from tests.servers import new_folder
-from tests.workerprocess import worker, write_agents
+from tests.workerprocess import AGENTS, worker, write_agents
 
 pytestmark = [pytest.mark.one_server]
 
@@ -87,29 +87,23 @@ def test_an_approval_is_asked_for_in_the_chat(database_url, tmp_path):
 
 
 @pytest.mark.system
-def test_an_approval_that_another_decided_meanwhile_does_not_end_the_conversation(database_url, tmp_path):
+def test_an_approval_that_another_decided_before_it_could_be_asked_about_is_no_end_of_the_run(
+    database_url, tmp_path, monkeypatch
+):
+    pending = Client.pending_approvals
+
+    async def decided_meanwhile(client, session_id):
+        for row in await pending(client, session_id):
+            await client.decide(row["id"], "approved", reviewer="ann", arguments_hash=row["arguments_hash"])
+        return []
+
+    monkeypatch.setattr(Client, "pending_approvals", decided_meanwhile)
     with worker(database_url, agents=write_agents(tmp_path, SLOW)):
-        chat = subprocess.Popen(
-            [sys.executable, "-u", "-m", "agentrt", "chat", "slow"],
-            env=environment(url=database_url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
-        try:
-            assert chat.stdin is not None
-            assert chat.stdout is not None
-            chat.stdin.write("pay\n")
-            chat.stdin.flush()
-            assert any("waits: approval" in line for line in chat.stdout)
-            (approval,) = json.loads(run("sessions", "approvals", "--json", url=database_url).out)
-            assert run("sessions", "reject", approval["id"], url=database_url).code == 0
-            out, err = chat.communicate("y\nstill there?\n", timeout=30)
-        finally:
-            chat.kill()
-            chat.wait()
-    assert "error: " in err
-    assert "You said still there?." in out
-    assert f"--session {approval['session_id']}" in err
-    assert len(json.loads(run("sessions", "list", "--json", url=database_url).out)) == 1
+        ran = run("chat", "slow", url=database_url, stdin="pay\nstill there?\n")
+    assert [line for line in ran.out.splitlines() if line.startswith("agent>")] == [
+        "agent> Then: paid 7",
+        "agent> You said still there?.",
+    ]
 
 
 @pytest.mark.system
@@ -127,7 +121,7 @@ def test_ctrl_c_cancels_the_run_and_the_chat_goes_on(database_url, tmp_path):
             chat.stdin.flush()
             assert "dawdle" in chat.stdout.readline()
             chat.send_signal(signal.SIGINT)
-            out, err = chat.communicate("still there?\n", timeout=30)
+            out, err = chat.communicate("still there?\n", timeout=SECONDS)
         finally:
             chat.kill()
             chat.wait()
@@ -148,12 +142,12 @@ def test_an_interrupt_in_the_instant_in_which_a_command_begins_ends_it_quietly(d
 
 
 def interrupt_as_runs_begin(monkeypatch, *, number):
-    """A Ctrl-C when the ``number``-th run of asyncio has just set its handler for it, and looks for none yet."""
+    """A Ctrl-C when the ``number``-th run has just set its handler for it, and nothing has begun yet."""
     set_handler, begun = signal.signal, []
 
     def interrupted(which, handler):
         before = set_handler(which, handler)
-        if which == signal.SIGINT and isinstance(handler, partial):
+        if which == signal.SIGINT and handler is not signal.default_int_handler:
             begun.append(handler)
             if len(begun) == number:
                 signal.raise_signal(signal.SIGINT)
@@ -175,7 +169,7 @@ def test_who_waits_for_an_agent_that_nobody_serves_is_told_how_to_leave(database
         chat.stdin.flush()
         assert any("Ctrl-C gives up waiting" in line for line in chat.stderr)
         chat.send_signal(signal.SIGINT)
-        out, _ = chat.communicate(timeout=25)
+        out, _ = chat.communicate(timeout=SECONDS)
     finally:
         chat.kill()
         chat.wait()
@@ -213,7 +207,18 @@ def test_changes_of_the_agents_files_and_of_what_lies_beside_them_are_seen(tmp_p
     assert changed(before, state_of(folders)) == ["greeting.py", "more.py"]
 
 
-def test_the_folder_of_a_module_is_found_without_importing_it():
+def test_a_file_that_was_written_behind_a_glance_in_the_same_instant_is_seen(tmp_path):
+    emptied = tmp_path / "greeting.py"
+    emptied.touch()
+    glance = state_of((tmp_path,))
+    time = emptied.stat().st_mtime_ns
+    emptied.write_text("agent = 1\n")
+    os.utime(emptied, ns=(time, time))
+    assert changed(glance, state_of((tmp_path,))) == ["greeting.py"]
+
+
+def test_the_folder_of_a_module_is_found_without_importing_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "agentrt.demo.agent", raising=False)  # another test may have imported it
     (folder,) = watched_folders(("agentrt.demo.agent",))
     assert folder.name == "demo"
     assert "agentrt.demo.agent" not in sys.modules
@@ -245,14 +250,13 @@ def test_dev_says_that_the_url_of_the_environment_wins():
 
 
 def test_dev_takes_another_port_when_its_own_is_taken(capsys):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        number = taken.getsockname()[1]
+    with reserved_port() as (reserved, number):
+        assert free_port(Settings(http_port=number)) == number
+        assert capsys.readouterr().err == ""
+        reserved.listen()
         other = free_port(Settings(http_port=number))
         assert other not in (0, number)
         assert f"port {number} is taken" in capsys.readouterr().err
-    assert free_port(Settings(http_port=number)) == number
     assert free_port(Settings(http_port=0)) == 0
 
 
@@ -274,7 +278,7 @@ def test_dev_with_a_server_of_its_own_does_not_follow_an_inherited_direct_url(tm
         assert lines, "nothing was logged"
         assert "worker.started" in lines[-1], lines
         dev.send_signal(signal.SIGINT)
-        _, err = dev.communicate(timeout=60)
+        _, err = dev.communicate(timeout=SECONDS)
         assert dev.returncode == 0, err
         assert (folder / ".gitignore").read_text() == "*\n"
         told = (folder / "url").read_text()
@@ -308,12 +312,11 @@ def test_dev_serves_the_agents_and_starts_the_worker_again_when_they_change(data
         write_agents(tmp_path, "def broken(:\n")
         wait_for("greeting.py changed")
         wait_for("it starts again when a file changes")
-        text = Path(write_agents(tmp_path)).read_text().replace("It is sunny.", "It rains.")
-        write_agents(tmp_path, text)
+        write_agents(tmp_path, AGENTS.replace("It is sunny.", "It rains."))
         wait_for("worker.started")
         assert "It rains." in run("chat", "greeter", url=database_url, stdin="hello\n").out
         dev.send_signal(signal.SIGINT)
-        out, err = dev.communicate(timeout=30)
+        out, err = dev.communicate(timeout=SECONDS)
         assert dev.returncode == 0, err
         assert database_url in out
         assert "agentrt chat greeter" in out

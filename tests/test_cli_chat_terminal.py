@@ -92,6 +92,28 @@ def test_whoever_rejects_a_call_may_say_why_and_the_model_reads_it(database_url,
         assert chat.wait() == 0, chat.shown
 
 
+def test_an_approval_that_another_decided_meanwhile_does_not_end_the_conversation(database_url, tmp_path):
+    with (
+        worker(database_url, agents=write_agents(tmp_path, SLOW)),
+        on_terminal("chat", "slow", environ=environment(url=database_url)) as chat,
+    ):
+        chat.wait_for("you> ")
+        chat.type("pay\n")
+        chat.wait_for("[y/N] ")
+        (approval,) = json.loads(run("sessions", "approvals", "--json", url=database_url).out)
+        assert run("sessions", "reject", approval["id"], url=database_url).code == 0
+        chat.type("y\n")
+        chat.wait_for("error: ")
+        chat.wait_for("you> ")
+        chat.type("still there?\n")
+        chat.wait_for("You said still there?.")
+        chat.wait_for("you> ")
+        chat.type(CTRL_D)
+        assert chat.wait() == 0, chat.shown
+    assert f"--session {approval['session_id']}" in chat.shown
+    assert len(json.loads(run("sessions", "list", "--json", url=database_url).out)) == 1
+
+
 def test_a_line_that_was_typed_ahead_and_never_sent_is_named(database_url):
     with on_terminal("chat", "nobody", environ=environment(url=database_url)) as chat:
         chat.wait_for("you> ")

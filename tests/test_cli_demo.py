@@ -14,7 +14,8 @@ from agentrt.core.journal import Entry, SessionCompleted
 from agentrt.core.session import FencingToken, Seq
 from agentrt.demo.run import introduce
 from agentrt.demo.show import Show
-from tests.commandline import assert_one_sentence, environment, run
+from tests.commandline import SECONDS, assert_one_sentence, environment, run
+from tests.servers import ended
 
 
 def test_a_model_that_does_not_exist_is_refused_before_anything_is_started():
@@ -24,7 +25,7 @@ def test_a_model_that_does_not_exist_is_refused_before_anything_is_started():
 @pytest.fixture
 def ended_process():
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"]) as process:
-        process.wait(20)
+        process.wait(SECONDS)
         yield process
 
 
@@ -73,8 +74,8 @@ def test_a_demo_that_is_terminated_leaves_no_process_behind(sigint):
             assert any("Two workers run" in line for line in lines)
             started = psutil.Process(demo.pid).children(recursive=True)
             demo.terminate()
-            assert demo.wait(60) == 130  # as after Ctrl-C
+            assert demo.wait(SECONDS) == 130  # as after Ctrl-C
         finally:
             demo.kill()
     assert len(started) >= 2
-    assert psutil.wait_procs(started, timeout=10)[1] == []
+    assert all(map(ended, started))

@@ -12,13 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commandline import assert_one_sentence, environment, run
-from tests.servers import new_folder
+from agentrt.cli.dev import _Supervisor
+from agentrt.demo.run import _workers
+from agentrt.postgres import embedded
+from tests.commandline import SECONDS, assert_one_sentence, environment, run
+from tests.servers import ended, new_folder
 from tests.workerprocess import write_agents
 
 pytestmark = pytest.mark.one_server
-
-SECONDS = 25
 
 
 def test_a_file_of_agents_that_does_not_exist_is_named_before_anything_is_started(tmp_path):
@@ -26,6 +27,46 @@ def test_a_file_of_agents_that_does_not_exist_is_named_before_anything_is_starte
     ran = run("dev", "--agents", str(tmp_path / "nofile.py"), "--folder", str(folder))
     assert_one_sentence(ran, code=2, names=("nofile.py", "there is no such file"))
     assert not folder.exists()
+
+
+def interrupted_behind(monkeypatch, module, name):
+    """A Ctrl-C as soon as this function of the module has first given something; all that it gave."""
+    given, function = [], getattr(module, name)
+
+    def call(*arguments, **options):
+        given.append(function(*arguments, **options))
+        if len(given) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return given[-1]
+
+    monkeypatch.setattr(module, name, call)
+    return given
+
+
+def test_ctrl_c_in_the_instant_in_which_dev_has_started_its_worker_ends_that_too(tmp_path, monkeypatch):
+    started = interrupted_behind(monkeypatch, subprocess, "Popen")
+    environ = environment(url="postgresql://127.0.0.1:1/nowhere", http_port="0", log_level="error")
+    assert _Supervisor((write_agents(tmp_path),), environ, own=None).run() == 0
+    assert [process.poll() is None for process in started] == [False, False]  # the worker, and who minds it
+
+
+def test_ctrl_c_in_the_instant_in_which_the_demo_has_started_a_worker_ends_that_too(monkeypatch):
+    started = interrupted_behind(monkeypatch, subprocess, "Popen")
+    with pytest.raises(KeyboardInterrupt), _workers("postgresql://127.0.0.1:1/nowhere", model=None):
+        pass
+    assert [process.poll() is None for process in started] == [False] * 4
+
+
+def test_ctrl_c_in_the_instant_in_which_a_server_has_started_stops_it(monkeypatch):
+    data = new_folder() / "data"
+    started = interrupted_behind(monkeypatch, embedded, "start")
+    try:
+        with pytest.raises(KeyboardInterrupt), embedded.running(data):
+            pass
+        assert len(started) == 1
+        assert not (data / "postmaster.pid").exists()
+    finally:
+        shutil.rmtree(data.parent)
 
 
 @dataclass
@@ -37,8 +78,7 @@ class Dev:
     def end(self) -> tuple[int, str]:
         """Wait for the end of all three; the exit code, and what was told from here on."""
         _, told = self.process.communicate(timeout=SECONDS)
-        _, left = psutil.wait_procs([self.worker, self.postgres], timeout=SECONDS)
-        assert [each for each in left if each.status() != psutil.STATUS_ZOMBIE] == []
+        assert all(map(ended, (self.worker, self.postgres)))
         return self.process.returncode, told
 
 
@@ -117,4 +157,4 @@ def test_what_a_demo_has_started_ends_when_it_is_killed():
         finally:
             demo.kill()
     assert len(started) == 2
-    assert psutil.wait_procs(started, timeout=SECONDS)[1] == []
+    assert all(map(ended, started))

@@ -2,8 +2,12 @@
 
 import asyncio
 import os
+import select
 import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -81,3 +85,150 @@ def test_a_signal_that_a_parent_has_made_ignored_stays_so():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interrupts.end_in_order()
     assert interrupts.run(survive()) == 42
+
+
+@pytest.fixture
+def before_a_terminal() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+def test_ctrl_c_behind_the_end_of_a_run_interrupts_nothing_of_what_is_still_ended():
+    seen = []
+
+    async def ends_late() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            seen.append("whole")
+
+    async def leave_it_behind() -> None:
+        left.append(asyncio.ensure_future(ends_late()))
+        await asyncio.sleep(0)
+
+    left: list[asyncio.Future[None]] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run(leave_it_behind())
+    assert seen == ["whole"]
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+def test_a_second_ctrl_c_cancels_what_the_first_one_led_to_and_a_third_one_insists():
+    seen = []
+
+    async def never(name: str) -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            seen.append(name)
+
+    async def work() -> None:
+        try:
+            await never("work")
+        except asyncio.CancelledError:
+            try:
+                await never("its end")
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run(work())
+    assert seen == ["work", "its end"]
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+def test_runs_of_one_runner_are_cancelled_one_by_one():
+    async def wait_for_ever() -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+        await asyncio.get_running_loop().create_future()
+
+    async def answer() -> int:
+        return 42
+
+    with asyncio.Runner() as runner:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.run(wait_for_ever(), runner=runner)
+            assert interrupts.run(answer(), runner=runner) == 42
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@contextmanager
+def signalled_elsewhere() -> Iterator[threading.Event]:
+    """When the event is set a signal comes that disturbs no call which the main thread waits in: as one does that comes
+    an instant before the call."""
+    go = threading.Event()
+
+    def send() -> None:
+        go.wait()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    yield go
+    go.set()
+    sender.join()
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+def test_a_signal_in_the_instant_in_which_the_loop_begins_to_wait_is_heard():
+    async def wait_for_ever(go: threading.Event) -> None:
+        asyncio.get_running_loop().call_soon(go.set)
+        await asyncio.get_running_loop().create_future()
+
+    with signalled_elsewhere() as go, pytest.raises(KeyboardInterrupt):
+        interrupts.run(wait_for_ever(go))
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+def test_a_signal_in_the_instant_in_which_somebody_begins_to_read_is_heard(monkeypatch):
+    def instant(*files: Any) -> object:
+        go.set()
+        return wait(*files)
+
+    wait = select.select
+    monkeypatch.setattr(select, "select", instant)
+    reading, writing = os.pipe()
+    with signalled_elsewhere() as go, pytest.raises(KeyboardInterrupt):
+        interrupts.wait_to_read(reading)
+    os.write(writing, b"x")
+    interrupts.wait_to_read(reading)
+    os.close(writing)
+    assert os.read(reading, 9) == b"x"
+    interrupts.wait_to_read(reading)  # the end
+    os.close(reading)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_begins_while_signals_are_held_is_whole_before_they_interrupt(number):
+    begun = []
+
+    def begin(*, signals: int) -> None:
+        with interrupts.held():
+            for _ in range(signals):
+                os.kill(os.getpid(), number)
+            begun.append(signals)
+
+    interrupts.end_in_order()
+    for signals in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            begin(signals=signals)
+    assert begun == [1]  # the second signal waits for nothing
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+@pytest.mark.parametrize(("told", "error"), [(True, KeyboardInterrupt), (False, OSError)])
+def test_what_fails_since_it_was_interrupted_itself_is_an_interruption(told, error):
+    def begin() -> None:
+        with interrupts.held():
+            if told:
+                os.kill(os.getpid(), signal.SIGINT)
+            raise OSError("the child has heard it, too")
+
+    with pytest.raises(error):
+        begin()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import getpass
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from agentrt.cli.border import DONE, FAILED, INTERRUPTIONS, complain
+from agentrt.cli.border import DONE, FAILED, complain
 from agentrt.cli.following import idle, warn_if_waiting
 from agentrt.cli.lines import Lines, unless_told
 from agentrt.cli.options import text_option
@@ -18,11 +18,14 @@ from agentrt.cli.output import one_line, printable
 from agentrt.cli.sessions import database
 from agentrt.core.errors import ClientError
 from agentrt.core.session import Status
+from agentrt.interrupts import run
 
 if TYPE_CHECKING:
     from agentrt.client import Client
     from agentrt.core.journal import Entry
     from agentrt.core.session import Session, SessionId
+
+T = TypeVar("T")
 
 
 def chat(
@@ -33,11 +36,11 @@ def chat(
 ) -> None:
     """Talk to an agent. Ctrl-C cancels what it is doing; Ctrl-D ends the chat at any time, not the session."""
     with asyncio.Runner() as runner:
-        client = runner.run(_connect())
+        client = run(_connect(), runner=runner)
         try:
             code = _Chat(runner, client, agent=agent, queue=queue).run(session)
         finally:
-            runner.run(client.close())
+            run(client.close(), runner=runner)
     raise typer.Exit(code)
 
 
@@ -71,6 +74,9 @@ class _Chat:
             self._tell_the_way_back(head)
         return FAILED if head is not None and head.status == Status.FAILED else DONE
 
+    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return run(coroutine, runner=self._runner)
+
     def _tell_the_way_back(self, head: Session | None) -> None:
         if self._lines.kept:
             complain(f"not sent: {one_line(self._lines.kept)}")
@@ -98,11 +104,11 @@ class _Chat:
 
     def _come_back(self, session: str) -> Session | None:
         """To a terminal with what was said since the last message; what goes on is waited for."""
-        head = self._runner.run(self._client.get(session))
+        head = self._do(self._client.get(session))
         self._session_id, self._seen, self._agent = head.id, head.last_seq, head.agent
         if not self._lines.interactive:
             return head
-        self._seen = self._runner.run(self._last_message(head.id))
+        self._seen = self._do(self._last_message(head.id))
         return self._turn(head, None)
 
     async def _last_message(self, session_id: SessionId) -> int:
@@ -118,15 +124,15 @@ class _Chat:
         """Send the message, if there is one, and wait for what comes of it; None if the chat was left meanwhile."""
         try:
             if message is not None:
-                self._runner.run(self._send(message))
+                self._do(self._send(message))
             return self._wait()
-        except INTERRUPTIONS:
+        except KeyboardInterrupt:
             if self._session_id is None:
                 raise
             return self._cancel(self._session_id)
         except ClientError as error:
             complain(str(error))
-            return head if self._session_id is None else self._runner.run(self._client.get(self._session_id))
+            return head if self._session_id is None else self._do(self._client.get(self._session_id))
 
     async def _send(self, message: str) -> None:
         if self._session_id is not None:
@@ -137,14 +143,18 @@ class _Chat:
 
     def _wait(self) -> Session | None:
         while self._session_id is not None:
-            head = self._runner.run(self._follow_unless_left(self._session_id))
+            head = self._do(self._follow_unless_left(self._session_id))
             if head is None:
                 self._left = True
                 typer.echo()
                 return None
-            if head.status != Status.SUSPENDED or not self._decide(head):
+            if head.status != Status.SUSPENDED or not (self._decide(head) or self._do(self._went_on(head.id))):
                 return head
         return None
+
+    async def _went_on(self, session_id: SessionId) -> bool:
+        """Another person decided what we would have asked about."""
+        return not self._left and (await self._client.get(session_id)).last_seq > self._seen
 
     async def _follow_unless_left(self, session_id: SessionId) -> Session | None:
         return await unless_told(self._follow(session_id), self._lines.watched)
@@ -177,7 +187,7 @@ class _Chat:
                 return await self._client.get(session_id), False
             return await self._client.get(session_id), True
 
-        head, cancelled = self._runner.run(cancel())
+        head, cancelled = self._do(cancel())
         if cancelled:
             self._seen = head.last_seq
         typer.echo(typer.style("\ncancelled" if cancelled else "\nit has ended already", fg="yellow"))
@@ -185,7 +195,7 @@ class _Chat:
 
     def _decide(self, head: Session) -> bool:
         """Ask about each open approval; True if there were some. One that cannot be decided is asked about again."""
-        rows = self._runner.run(self._client.pending_approvals(head.id))
+        rows = self._do(self._client.pending_approvals(head.id))
         for row in rows:
             call = f"{one_line(row['tool'])}({one_line(row['arguments'])})"
             said = self._ask_yes_or_no(f"approve {call}? [y/N] ")
@@ -194,7 +204,7 @@ class _Chat:
                 self._left = True
                 return False
             try:
-                self._runner.run(self._decided(row, "approved" if said == "yes" else "rejected", comment=comment))
+                self._do(self._decided(row, "approved" if said == "yes" else "rejected", comment=comment))
             except ClientError as error:
                 complain(str(error))
         return bool(rows)

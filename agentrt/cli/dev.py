@@ -21,7 +21,7 @@ import typer
 from agentrt.cli.border import DONE, FAILED, complain, warn
 from agentrt.cli.options import agents_option
 from agentrt.core.errors import ConfigurationError
-from agentrt.interrupts import end_in_order, run
+from agentrt.interrupts import end_in_order, held, run
 from agentrt.minder import minded
 
 if TYPE_CHECKING:
@@ -197,30 +197,30 @@ class _Supervisor:
     def _one_life(self) -> bool:
         """A worker until a file has changed; False if there is no database any more."""
         seen = state_of(self._folders)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "agentrt", "worker"],
-            env=self._environ,
-            start_new_session=True,  # Ctrl-C is ours: the worker gets one SIGTERM from us
-        )
-        with ExitStack() as minder:
-            minder.enter_context(minded(process.pid, signal.SIGTERM))
-            try:
-                told = False
-                while (now := state_of(self._folders)) == seen:
-                    if self._own is not None and self._own.ended():
-                        process.kill()  # without a database it can finish nothing, only complain
-                        complain(f"the PostgreSQL in {self._own.data} has ended: run agentrt dev again to start it")
-                        return False
-                    if process.poll() is not None and not told:
-                        minder.close()
-                        code = process.returncode
-                        warn(f"the worker has ended (exit code {code}); it starts again when a file changes")
-                        told = True
-                    time.sleep(LOOK_SECONDS)
-                typer.echo(f"{', '.join(changed(seen, now))} changed: the worker starts again", err=True)
-                return True
-            finally:
-                _end(process)
+        with ExitStack() as life:
+            with held():
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "agentrt", "worker"],
+                    env=self._environ,
+                    start_new_session=True,  # Ctrl-C is ours: the worker gets one SIGTERM from us
+                )
+                minder = life.enter_context(ExitStack())
+                life.callback(_end, process)
+                minder.enter_context(minded(process.pid, signal.SIGTERM))
+            told = False
+            while (now := state_of(self._folders)) == seen:
+                if self._own is not None and self._own.ended():
+                    process.kill()  # without a database it can finish nothing, only complain
+                    complain(f"the PostgreSQL in {self._own.data} has ended: run agentrt dev again to start it")
+                    return False
+                if process.poll() is not None and not told:
+                    minder.close()
+                    code = process.returncode
+                    warn(f"the worker has ended (exit code {code}); it starts again when a file changes")
+                    told = True
+                time.sleep(LOOK_SECONDS)
+            typer.echo(f"{', '.join(changed(seen, now))} changed: the worker starts again", err=True)
+            return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +247,13 @@ class _Own:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    with held():  # it is ending already, and what it drains to ends after it
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def watched_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
@@ -273,18 +274,23 @@ def watched_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(folders))
 
 
-def state_of(folders: tuple[Path, ...]) -> dict[Path, float]:
-    """When each Python file directly in these folders, or one level below, was changed."""
+State = Mapping[Path, tuple[int, int]]
+
+
+def state_of(folders: tuple[Path, ...]) -> State:
+    """When each Python file directly in these folders, or one level below, was changed, and its size: an editor may
+    empty a file and write it between two ticks of the file system's clock, and we may look in between."""
     state = {}
     for folder in folders:
         for path in (*folder.glob("*.py"), *folder.glob("*/*.py")):
             try:
-                state[path] = path.stat().st_mtime
+                found = path.stat()
             except OSError:
                 continue  # removed meanwhile
+            state[path] = (found.st_mtime_ns, found.st_size)
     return state
 
 
-def changed(before: Mapping[Path, float], after: Mapping[Path, float]) -> list[str]:
+def changed(before: State, after: State) -> list[str]:
     """Names of the files that were added, removed or written."""
     return sorted(path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path))

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
+from agentrt.interrupts import wait_to_read
+
 T = TypeVar("T")
 
 
@@ -47,6 +49,7 @@ class Lines:
             line = sys.stdin.readline()
             return line.rstrip("\n") if line else None
         while b"\n" not in self._typed and not self._ended:
+            wait_to_read(sys.stdin.fileno())
             self._read()
         typed, _, self._typed = self._typed.partition(b"\n")
         if not typed and self._ended:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -117,24 +117,29 @@ def _workers(url: str, *, model: str | None) -> Iterator[Mapping[str, subprocess
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTRT_")}
     settings = inherited | WORKER_SETTINGS | {"AGENTRT_DATABASE_URL": url} | ({"DEMO_MODEL": model} if model else {})
     command = [sys.executable, "-m", "agentrt", "worker"]
-    processes = [
-        subprocess.Popen(command, env=settings | {"AGENTRT_WORKER_NAME": name}, stdin=subprocess.DEVNULL)
-        for name in WORKERS
-    ]
+    processes: dict[str, subprocess.Popen[bytes]] = {}
     with ExitStack() as minders:
-        for process in processes:
-            minders.enter_context(minded(process.pid, signal.SIGTERM))
         try:
-            yield dict(zip(WORKERS, processes, strict=True))
+            with interrupts.held():
+                for name in WORKERS:
+                    environ = settings | {"AGENTRT_WORKER_NAME": name}
+                    processes[name] = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
+                    minders.enter_context(minded(processes[name].pid, signal.SIGTERM))
+            yield processes
         finally:
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            with interrupts.held():
+                _end(processes.values())
+
+
+def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 async def _course(

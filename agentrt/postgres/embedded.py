@@ -18,13 +18,14 @@ import signal
 import subprocess
 import tempfile
 import warnings
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from agentrt.core.errors import ConfigurationError
+from agentrt.interrupts import held
 from agentrt.minder import minded
 
 if TYPE_CHECKING:
@@ -78,12 +79,11 @@ def temporary(*, settings: Mapping[str, str | int] | None = None) -> Iterator[Em
     Raises:
         ConfigurationError: as ``start``.
     """
-    with tempfile.TemporaryDirectory(prefix="agentrt-", ignore_cleanup_errors=True) as parent:
-        server = start(Path(parent) / "data", settings=settings)
-        try:
-            yield server
-        finally:
-            server.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="agentrt-", ignore_cleanup_errors=True) as parent,
+        _until_left(Path(parent) / "data", settings) as server,
+    ):
+        yield server
 
 
 @contextmanager
@@ -96,15 +96,21 @@ def running(folder: Path | None) -> Iterator[str]:
         ConfigurationError: as ``start``.
     """
     if folder is None:
-        with temporary() as server, server.minded():
+        with temporary() as server:
             yield server.url
         return
-    server = start(folder)
-    with server.minded():
-        try:
-            yield server.url
-        finally:
-            server.stop()
+    with _until_left(folder) as server:
+        yield server.url
+
+
+@contextmanager
+def _until_left(folder: Path, settings: Mapping[str, str | int] | None = None) -> Iterator[EmbeddedServer]:
+    with ExitStack() as left:
+        with held():
+            server = start(folder, settings=settings)
+            left.enter_context(server.minded())
+            left.callback(server.stop)
+        yield server
 
 
 def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> EmbeddedServer:
