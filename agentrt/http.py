@@ -56,7 +56,7 @@ class ProbeServer:
         application = _Application(metrics, {"/livez": live, "/readyz": ready})
         try:
             self._server = _Server(host, port, application)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:  # a name that could be nobody's is no text for IDNA
             raise ConfigurationError(
                 f"cannot serve metrics and probes on {host}:{port} ({_reason(error)}): set AGENTRT_HTTP_HOST and "
                 "AGENTRT_HTTP_PORT to a free address of this machine, or AGENTRT_HTTP_PORT=0 to turn them off"

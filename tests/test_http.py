@@ -13,6 +13,7 @@ from agentrt import http
 from agentrt.core.errors import ConfigurationError
 from agentrt.http import MAX_CONNECTIONS, Health, ProbeServer
 from agentrt.telemetry.metrics import Metrics
+from tests.commandline import SECONDS
 
 
 def metrics(environ, start_response):
@@ -28,7 +29,7 @@ def serving(*, live=Health, ready=Health, host="127.0.0.1"):
 
 def ask(url, method="GET"):
     parts = urlsplit(url)
-    connection = HTTPConnection(parts.hostname, parts.port, timeout=5)
+    connection = HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
     try:
         connection.request(method, parts.path)
         response = connection.getresponse()
@@ -82,9 +83,10 @@ def test_an_address_of_another_machine_is_refused():
         ProbeServer("192.0.2.1", 0, metrics=metrics, live=Health, ready=Health)
 
 
-def test_a_name_that_does_not_exist_is_refused():
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "no..host", "x" * 64])
+def test_a_name_that_does_not_exist_is_refused(name):
     with pytest.raises(ConfigurationError, match="AGENTRT_HTTP_HOST"):
-        ProbeServer("no-such-host.invalid", 0, metrics=metrics, live=Health, ready=Health)
+        ProbeServer(name, 0, metrics=metrics, live=Health, ready=Health)
 
 
 def test_idle_clients_do_not_keep_others_from_an_answer():
@@ -100,11 +102,12 @@ def test_idle_clients_do_not_keep_others_from_an_answer():
 
 def test_a_probe_is_answered_at_once_however_many_clients_have_not_asked_yet(monkeypatch):
     monkeypatch.setattr(http, "REQUEST_SECONDS", 60)
+    monkeypatch.setattr(http, "ROOM_SECONDS", 60)
     monkeypatch.setattr(http._Handler, "timeout", 60)
     with serving() as url, ExitStack() as stack:
         address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
         for _ in range(3 * MAX_CONNECTIONS):
-            half_open = stack.enter_context(socket.create_connection(address, timeout=20))
+            half_open = stack.enter_context(socket.create_connection(address, timeout=SECONDS))
             with suppress(OSError):  # dropped by now
                 half_open.sendall(b"GET /li")
         assert ask(url + "/livez")[0] == 200
@@ -134,7 +137,7 @@ def test_clients_that_drip_are_dropped_when_the_time_for_a_request_is_over(monke
     monkeypatch.setattr(http._Handler, "timeout", 60)
     with serving() as url:
         address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
-        dripping = [socket.create_connection(address, timeout=20) for _ in range(MAX_CONNECTIONS)]
+        dripping = [socket.create_connection(address, timeout=SECONDS) for _ in range(MAX_CONNECTIONS)]
         for connection in dripping:
             connection.sendall(b"GET /livez HTTP/1.0\r\nX: a")
         for connection in dripping:
@@ -150,7 +153,7 @@ def test_the_metrics_library_itself_answers_whatever_format_is_wished():
             "*/*",
             "a/b; version=1.0.0",
         ):
-            connection = HTTPConnection("127.0.0.1", server.port, timeout=5)
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=SECONDS)
             connection.request("GET", "/metrics", headers={"Accept": accept})
             assert connection.getresponse().status == 200
             connection.close()
@@ -160,7 +163,7 @@ def test_the_metrics_library_itself_answers_whatever_format_is_wished():
 def test_head_tells_the_length_and_sends_no_body(path):
     with serving() as url:
         length = len(ask(url + path)[1])
-        with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=SECONDS) as connection:
             connection.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
             answer = connection.makefile("rb").read()
     head, body = answer.split(b"\r\n\r\n")
@@ -174,13 +177,13 @@ def test_a_slow_probe_does_not_hold_up_the_others():
 
     def slow():
         asked.set()
-        release.wait(10)
+        release.wait(SECONDS)
         return Health()
 
     with serving(ready=slow) as url:
         thread = threading.Thread(target=ask, args=(url + "/readyz",))
         thread.start()
-        assert asked.wait(5)
+        assert asked.wait(SECONDS)
         assert ask(url + "/livez")[0] == 200
         release.set()
         thread.join()
