@@ -39,7 +39,7 @@ class PostgresKeeperStore:
             raise DatabaseUnavailable(f"the liveness key {key} is taken: draw another")
         if await self._is_seen_from_outside(key, looks=1 if announced == self._server else max(looks, _LOOKS)):
             return key
-        await self._scalar("select pg_advisory_unlock_all()::text")
+        await self._scalar("select pg_advisory_unlock($1)", key)  # not all: behind a pooler others have some here, too
         return None
 
     async def _is_seen_from_outside(self, key: int, *, looks: int) -> bool:
