@@ -1,6 +1,8 @@
 """``agentrt doctor`` on healthy and on sick databases."""
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import asyncpg
 import pytest
@@ -66,6 +68,21 @@ async def test_a_transaction_that_is_open_for_long_is_a_warning(database_url, mo
         await other.close()
     assert found["snapshots"].level == "warning"
     assert "report" in found["snapshots"].text
+
+
+@pytest.mark.one_server
+async def test_a_notification_that_comes_after_the_wait_for_it_is_no_silence(database_url, monkeypatch):
+    from agentrt.postgres import doctor
+    from agentrt.postgres.pool import DatabaseOptions
+
+    class OfABusyLoop(asyncio.Event):
+        async def wait(self):
+            return await asyncio.Event().wait()
+
+    monkeypatch.setattr(doctor, "asyncio", SimpleNamespace(Event=OfABusyLoop, timeout=asyncio.timeout))
+    monkeypatch.setattr(doctor, "HEARD_SECONDS", 0.01)
+    found = {finding.check: finding async for finding in doctor.examine(DatabaseOptions(url=database_url))}
+    assert found["listen"].level == "ok"
 
 
 @pytest.mark.one_server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -131,14 +132,16 @@ async def _listen(options: DatabaseOptions) -> Finding:
                 await speaker.execute("select pg_notify($1, '')", channel)
             finally:
                 await close(speaker)
-            async with asyncio.timeout(HEARD_SECONDS):
-                await heard.wait()
-        except TimeoutError:
-            text = f"LISTEN does not work through {location(options.listen_url)}: work is found by polling"
-            advice = "set AGENTRT_DIRECT_DATABASE_URL to the server itself, past the pooler"
-            return Finding("listen", Level.WARNING, f"{text}; {advice}")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARD_SECONDS):
+                    await heard.wait()
+            await listener.execute("select 1")  # what was notified arrives before its answer
         finally:
             listener.terminate()
+    if not heard.is_set():
+        text = f"LISTEN does not work through {location(options.listen_url)}: work is found by polling"
+        advice = "set AGENTRT_DIRECT_DATABASE_URL to the server itself, past the pooler"
+        return Finding("listen", Level.WARNING, f"{text}; {advice}")
     return Finding("listen", Level.OK, "notifications arrive")
 
 
