@@ -22,7 +22,7 @@ from tests.servers import Server
 
 GIVEN_URL = "AGENTRT_TEST_DATABASE_URL"
 RUN_FOLDER = "AGENTRT_TEST_RUN_FOLDER"
-SYSTEM_TIMEOUT_SECONDS = 120
+SYSTEM_TIMEOUT_SECONDS = 300
 
 _owner = pytest.StashKey[subprocess.Popen[str]]()
 
@@ -132,7 +132,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection to the test's own database."""
     connection = await asyncpg.connect(database_url)
     yield connection
-    await connection.close(timeout=5)
+    await connection.close(timeout=60)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def psql(server: Server, database_url: str) -> Callable[[str], str]:
 
     def run(sql: str) -> str:
         command = [str(server.program("psql")), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", database_url]
-        done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False, timeout=60)
         if done.returncode != 0:
             raise RuntimeError(done.stderr)
         return done.stdout.strip()

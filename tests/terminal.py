@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 CTRL_C, CTRL_D = "\x03", "\x04"
-WAIT_SECONDS = 25.0
+WAIT_SECONDS = 90.0
+PRESS_SECONDS = 5.0
 
 # The terminal becomes the controlling one, so that Ctrl-C is a signal; then the command takes the process over.
 _LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
@@ -52,9 +53,9 @@ class Terminal:
     def end_by(self, key: str) -> int:
         """Press a key until the command ends; the exit code. Ctrl-C in the instant in which Python begins to wait for
         a line is only heard once another key is pressed."""
-        for _ in range(3):
+        for _ in range(int(WAIT_SECONDS / PRESS_SECONDS)):
             self.type(key)
-            while select.select([self.controller], [], [], WAIT_SECONDS / 5)[0]:
+            while select.select([self.controller], [], [], PRESS_SECONDS)[0]:
                 if not self._read():
                     return self.process.wait(WAIT_SECONDS)
         raise AssertionError(f"the command does not end after: {self.shown}")

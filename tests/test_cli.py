@@ -2,7 +2,6 @@
 
 import json
 import resource
-import socket
 import subprocess
 import sys
 
@@ -10,7 +9,8 @@ import pytest
 
 from agentrt.cli.database import parse_duration
 from agentrt.core.errors import InvalidArgument
-from tests.commandline import assert_one_sentence, run, run_process
+from tests.commandline import SECONDS, assert_one_sentence, run, run_process
+from tests.ports import reserved_port
 
 SLOW_IMPORTS = {"asyncpg", "pydantic_ai", "openai", "anthropic", "mcp", "fastmcp", "prometheus_client", "structlog"}
 
@@ -20,18 +20,27 @@ SLOW_IMPORTS = {"asyncpg", "pydantic_ai", "openai", "anthropic", "mcp", "fastmcp
 
 def test_help_imports_neither_driver_nor_model_layer_nor_telemetry():
     program = "import sys, agentrt.cli\nprint(sorted(name.split('.')[0] for name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=SECONDS)
     assert not SLOW_IMPORTS & set(eval(done.stdout))  # noqa: S307 - printed by the line above
 
 
-def test_help_answers_within_a_second():
-    """Of processor time: other tests run beside this one."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ran = run_process("--help")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert ran.code == 0
-    assert {"worker", "migrate", "demo", "sessions", "agents", "version"} <= set(ran.out.split())
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+def processor_seconds(*arguments: str) -> float:
+    """The least of three: other tests run beside this one."""
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=SECONDS)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert {"worker", "migrate", "demo", "sessions", "agents", "version"} <= set(done.stdout.split())
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(spent)
+
+
+def test_help_costs_no_more_than_five_times_the_frameworks_that_it_stands_on():
+    """About half a second of a processor; how long that is depends on the processor."""
+    words = "worker migrate demo sessions agents version"
+    frameworks = processor_seconds("-c", f"import typer, rich.console; print('{words}')")
+    assert processor_seconds("-m", "agentrt", "--help") < 5 * frameworks
 
 
 def test_version_is_that_of_the_package():
@@ -78,12 +87,6 @@ def test_a_lease_that_is_too_short_is_refused_before_anything_is_done():
 # --- the database ---------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -95,8 +98,8 @@ def free_port() -> int:
     ],
 )
 def test_a_database_that_does_not_answer_is_named_without_its_password(command):
-    port = free_port()
-    ran = run(*command, url=f"postgresql://me:geheim@127.0.0.1:{port}/db")
+    with reserved_port() as (_, port):
+        ran = run(*command, url=f"postgresql://me:geheim@127.0.0.1:{port}/db")
     assert_one_sentence(ran, code=1, names=(f"127.0.0.1:{port}",))
     assert "geheim" not in ran.err
 

@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import pytest
 
 from agentrt.cli import operate
 from agentrt.cli.output import printable, relative
-from tests.commandline import assert_one_sentence, environment, run
+from tests.commandline import SECONDS, assert_one_sentence, environment, run
 from tests.workerprocess import worker, write_agents
 
 pytestmark = pytest.mark.one_server
@@ -109,10 +110,14 @@ def test_nothing_of_a_list_is_cut_on_a_narrow_terminal(database_url, columns):
     controller, terminal = pty.openpty()
     environ = {**environment(url=database_url), "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "agentrt", "sessions", "list"]
-    done = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, env=environ, check=True, timeout=30)
+    done = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, env=environ, check=True, timeout=SECONDS)
     os.close(terminal)
-    lines = re.sub("\x1b\\[\\d*m", "", os.read(controller, 65_536).decode()).split("\r\n")
+    shown = b""
+    with suppress(OSError):  # Linux's way to say that all was read
+        while given := os.read(controller, 65_536):
+            shown += given
     os.close(controller)
+    lines = re.sub("\x1b\\[\\d*m", "", shown.decode()).split("\r\n")
     assert lines[0].split()[:2] == ["id", "agent"], done
     assert lines[1].startswith(f"{session}  greeter  ")
     assert "queued" in lines[1]
@@ -310,7 +315,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(database_url):
     command = f"{sys.executable} -m agentrt sessions show {session} --json | head -c 1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], env=environment(url=database_url), capture_output=True, text=True,
-        check=False, timeout=20,
+        check=False, timeout=SECONDS,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("{", "")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import environment
+from tests.commandline import SECONDS, environment
 from tests.servers import new_folder
 from tests.workerprocess import write_agents
 
@@ -43,7 +43,9 @@ def signalled(
     command = [sys.executable, "-c", PROGRAM, module, str(int(number)), *arguments]
     if in_background:
         command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
-    return subprocess.run(command, env=environment(**settings), capture_output=True, text=True, check=False, timeout=25)
+    return subprocess.run(
+        command, env=environment(**settings), capture_output=True, text=True, check=False, timeout=SECONDS
+    )
 
 
 def test_the_command_starts_where_signals_are_expected():
@@ -56,7 +58,7 @@ def test_what_is_imported_before_signals_are_expected_is_next_to_nothing():
         "import sys; before = set(sys.modules); import agentrt.__main__; print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment(), cwd=ROOT,
-                          capture_output=True, text=True, check=True, timeout=20)  # fmt: skip
+                          capture_output=True, text=True, check=True, timeout=SECONDS)  # fmt: skip
     assert done.stdout.split() == ["__future__", "agentrt", "agentrt.__main__"]
 
 

@@ -8,7 +8,8 @@ from http.client import HTTPConnection
 import pytest
 import structlog
 
-from tests.commandline import assert_one_sentence, run
+from tests.commandline import SECONDS, assert_one_sentence, run
+from tests.ports import reserved_port
 from tests.workerprocess import AGENTS, worker, write_agents
 
 pytestmark = pytest.mark.one_server
@@ -16,14 +17,8 @@ pytestmark = pytest.mark.one_server
 NOWHERE = "postgresql://127.0.0.1:1/nowhere"
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
-def ask(port: str, path: str) -> tuple[int, str]:
-    connection = HTTPConnection("127.0.0.1", int(port), timeout=10)
+def ask(port: int, path: str) -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -140,9 +135,8 @@ def test_a_list_without_agents_says_why_and_not_that_none_was_named(tmp_path):
 @pytest.mark.system
 def test_it_says_what_is_wrong_serves_probes_and_metrics_and_ends_with_0(tmp_path, database_url):
     broken = write_agents(tmp_path, "import nothing_of_this_name\n", "broken.py")
-    port = free_port()
-    agents = f"{broken},{write_agents(tmp_path)}"
-    with worker(database_url, agents=agents, http_port=port, worker_name="w-7", heartbeat_secods="1") as process:
+    settings = {"agents": f"{broken},{write_agents(tmp_path)}", "worker_name": "w-7", "heartbeat_secods": "1"}
+    with reserved_port() as (_, port), worker(database_url, http_port=str(port), **settings) as process:
         warnings = [line["message"] for line in process.lines if line["event"] == "warning.raised"]
         assert any("AGENTRT_HEARTBEAT_SECODS" in words and "AGENTRT_HEARTBEAT_SECONDS" in words for words in warnings)
         assert any("nothing_of_this_name" in words for words in warnings)
@@ -151,8 +145,10 @@ def test_it_says_what_is_wrong_serves_probes_and_metrics_and_ends_with_0(tmp_pat
 
         session = run("sessions", "create", "greeter", "hello", "--follow", "--json", url=database_url)
         assert session.code == 0
-        status, body = ask(port, "/readyz")
-        assert (status, json.loads(body)["worker_id"]) == (200, started["worker_id"])
+        ended = process.wait_for("session.ended")  # it is counted before it is told
+        while (answer := ask(port, "/readyz"))[0] != 200:  # a machine that stood still has to renew first
+            pass
+        assert json.loads(answer[1])["worker_id"] == started["worker_id"]
         assert ask(port, "/livez")[0] == 200
         metrics = ask(port, "/metrics")[1]
         assert 'agentrt_claims_total{queue="default"} 1.0' in metrics
@@ -160,7 +156,6 @@ def test_it_says_what_is_wrong_serves_probes_and_metrics_and_ends_with_0(tmp_pat
         assert 'agentrt_sessions_ended_total{agent="greeter",code="",status="completed"} 1.0' in metrics
         assert 'agentrt_tool_seconds_count{outcome="ok",tool="weather"} 1.0' in metrics
 
-        ended = process.wait_for("session.ended")
         assert ended["session_id"] == json.loads(session.out.splitlines()[0])["session_id"]
         assert process.terminate() == 0
     events = [line["event"] for line in process.lines]
@@ -174,10 +169,10 @@ def test_it_says_what_is_wrong_serves_probes_and_metrics_and_ends_with_0(tmp_pat
 def test_queue_depths_are_shown_for_agents_that_nobody_serves(tmp_path, database_url):
     for _ in range(3):
         run("sessions", "create", "nobody", "hello", "--queue", "slow", url=database_url)
-    port = free_port()
-    with worker(database_url, agents=write_agents(tmp_path), http_port=port):
-        wanted = 'agentrt_queue_depth{agent="nobody",queue="slow"} 3.0'
-        assert any(wanted in ask(port, "/metrics")[1] for _ in range(2_000))
+    agents = write_agents(tmp_path)
+    with reserved_port() as (_, port), worker(database_url, agents=agents, http_port=str(port)):
+        while 'agentrt_queue_depth{agent="nobody",queue="slow"} 3.0' not in ask(port, "/metrics")[1]:
+            pass
 
 
 def test_the_agents_file_of_these_tests_is_a_good_one(tmp_path):

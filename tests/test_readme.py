@@ -25,7 +25,7 @@ from tests.databases import CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 NOT_RUN = 11  # two commands that .ci/run runs, outputs, and what needs a terminal, a cluster, root or a server of yours
-SECONDS = 30
+SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def run_program(command: list[str], *, folder: Path, environment: dict[str, str]
 
 
 @pytest.mark.one_server
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_code_block_of_the_readme_runs(server, database_url, tmp_path):
     with probes_port_taken():
         run_blocks(README, psql=server.program("psql"), database_url=database_url, folder=tmp_path)

@@ -19,6 +19,7 @@ from agentrt.telemetry.lines import NAMES
 from agentrt.telemetry.logs import MAX_WAITING_LINES, LineWriter, Logs
 from agentrt.telemetry.metrics import MAX_LABEL_LENGTH, MAX_LABEL_VALUES, Metrics
 from agentrt.telemetry.sink import Telemetry
+from tests.commandline import SECONDS
 
 WORKER = WorkerId(UUID(int=1))
 SESSION: dict[str, Any] = {
@@ -54,7 +55,7 @@ def metrics():
 
 
 def lines(logs, stream):
-    assert logs.writer.flush(5)
+    assert logs.writer.flush(SECONDS)
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -181,7 +182,7 @@ class Stuck(io.StringIO):
 
     def write(self, text):
         self.reached.set()
-        self.free.wait(10)
+        self.free.wait(SECONDS)
         return super().write(text)
 
 
@@ -189,12 +190,12 @@ def test_a_stuck_output_holds_nobody_up_and_the_dropped_lines_are_counted():
     stream = Stuck()
     writer = LineWriter(stream)
     writer.write("first")
-    assert stream.reached.wait(5)
+    assert stream.reached.wait(SECONDS)
     for number in range(MAX_WAITING_LINES + 7):
         writer.write(str(number))
     assert not writer.flush(0.01)
     stream.free.set()
-    assert writer.flush(5)
+    assert writer.flush(SECONDS)
     writer.close()
     written = stream.getvalue().splitlines()
     assert len(written) == 1 + MAX_WAITING_LINES + 1
@@ -206,7 +207,7 @@ def test_an_output_that_is_gone_is_no_error(metrics):
     logs = Logs("info", "json", stream=stream)
     stream.close()
     Telemetry(logs, metrics)(events.SessionClaimed(**SESSION))
-    assert logs.writer.flush(5)
+    assert logs.writer.flush(SECONDS)
     logs.close()
 
 

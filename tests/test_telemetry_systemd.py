@@ -1,13 +1,14 @@
 """What systemd is told, over a real socket."""
 
 import socket
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from agentrt.core import events
 from agentrt.core.session import WorkerId
 from agentrt.telemetry.systemd import SystemdNotifier
+from tests.commandline import SECONDS
 
 WORKER = WorkerId(UUID(int=1))
 STARTED = events.WorkerStarted(worker_id=WORKER, name="w", slots=2, agents=("a", "b"), queues=("default",))
@@ -57,7 +58,8 @@ def test_a_socket_that_is_gone_is_no_error(tmp_path):
 
 def test_a_socket_with_an_abstract_name_is_reached():
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind("\0agentrt-test-notify")
-        receiver.settimeout(5)
-        SystemdNotifier({"NOTIFY_SOCKET": "@agentrt-test-notify"})(STARTED)
+        name = f"agentrt-test-{uuid4()}"  # one space of names for the whole machine
+        receiver.bind(f"\0{name}")
+        receiver.settimeout(SECONDS)
+        SystemdNotifier({"NOTIFY_SOCKET": f"@{name}"})(STARTED)
         assert receiver.recv(4096).startswith(b"READY=1")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.commandline import environment
+from tests.commandline import SECONDS, environment
 
 AGENTS = '''
 from agentrt import Agent, tool
@@ -55,7 +55,7 @@ class WorkerProcess:
                 self.lines.append(json.loads(line))
                 self.changed.notify_all()
 
-    def wait_for(self, event: str, *, timeout_seconds: float = 20) -> dict[str, Any]:
+    def wait_for(self, event: str, *, timeout_seconds: float = SECONDS) -> dict[str, Any]:
         """The first log line of this event."""
 
         def found() -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ class WorkerProcess:
     def terminate(self) -> int:
         """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(SECONDS)
 
 
 @contextmanager

@@ -51,14 +51,14 @@ def check(document: Document, version: str = NEWEST) -> None:
         importlib.import_module("kubernetes_validate").validate(document, version, strict=True)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_a_resource_fits_its_schema(name, version):
     check(EVERYTHING[name], version)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_a_misspelt_or_mistyped_field_is_noticed(name):
     inside = "spec" if "spec" in EVERYTHING[name] else "metadata"

@@ -84,5 +84,5 @@ async def test_the_images_command_serves_an_agent_and_drains(
             await until(connection, "select status from agentrt.sessions where id = $1", session, want="completed")
         finally:
             worker.send_signal(signal.SIGTERM)
-            told, _ = worker.communicate(timeout=60)
+            told, _ = worker.communicate(timeout=120)
     assert worker.returncode == 0, told

@@ -117,7 +117,7 @@ class LlmockServer:
     def verdict(self) -> Verdict:
         """Attempts with the same body are one call; what counts is how each call ended and what was waited."""
         judged = self._ask("GET", "/_llmock/verdict")
-        with urllib.request.urlopen(f"{self.url}/_llmock/verdict?format=text", timeout=10) as answer:  # noqa: S310 - a server of ours
+        with urllib.request.urlopen(f"{self.url}/_llmock/verdict?format=text", timeout=60) as answer:  # noqa: S310 - a server of ours
             text = answer.read().decode()
         findings = judged["findings"]
         return Verdict(
@@ -132,5 +132,5 @@ class LlmockServer:
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)  # noqa: S310 - a server of ours
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - a server of ours
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - a server of ours
             return json.load(answer)

@@ -13,7 +13,7 @@ SOME_FAULTS = {"truncate": 0.25, "disconnect": 0.25, "malformed": 0.25}
 def ask(server: LlmockServer, text: str) -> int:
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
     try:
-        return httpx.post(f"{server.openai_url}/chat/completions", json=body).status_code
+        return httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code
     except httpx.TransportError:
         return 0
 
@@ -43,7 +43,7 @@ def test_the_same_seed_breaks_the_same_requests() -> None:
 
 def test_a_client_that_takes_half_an_answer_or_ignores_retry_after_fails() -> None:
     with LlmockServer() as server:
-        server.script({"type": "fail", "status": 429, "retry_after": 5})
+        server.script({"type": "fail", "status": 429, "retry_after": 600})
         server.script({"type": "stream_fault", "kind": "truncate", "after_chunks": 2})
         assert [ask(server, "a question of some words") for _ in range(2)] == [429, 200]
         verdict = server.verdict()

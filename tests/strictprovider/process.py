@@ -69,5 +69,5 @@ class StrictProviderProcess:
 
     def _ask(self, method: str, path: str) -> Any:
         request = urllib.request.Request(self.url + path, method=method)  # noqa: S310 - our own server
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own server
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own server
             return json.load(answer)
