@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ CONTROL = "tests/postgres/test_worker_guards.py::test_a_session_lives_through_cl
 
 UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 
-HANGS_AFTER_SECONDS = 100
+HANGS_AFTER_SECONDS = 280
 
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (tests/\S+?\.py::\w+)", re.MULTILINE)
 
@@ -63,9 +64,10 @@ def mutant(tmp_path: Path, server: Server) -> Iterator[Path]:
 def run_tests(checkout: Path, node_ids: tuple[str, ...], server: Server) -> tuple[dict[str, set[str]], str]:
     """Run tests of a copy; the outcomes of each, whatever its parameters, and what was printed."""
     plugins = ("-p", "xdist.plugin", "-p", "pytest_timeout", "-p", "pytest_asyncio.plugin", "-p", "no:cacheprovider")
-    arguments = ("-q", "-rA", "--tb=short", "--numprocesses=0", "--timeout=25", *plugins)
+    arguments = ("-q", "-rA", "--tb=short", "--numprocesses=0", "--timeout=90", *plugins)
+    scratch = tempfile.mkdtemp(prefix="agentrt-mutant-")  # pytest shuts the folder of all runs to other users
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, *node_ids],
+        [sys.executable, "-m", "pytest", *arguments, f"--basetemp={scratch}", *node_ids],
         cwd=checkout,
         env=os.environ
         | {"AGENTRT_TEST_DATABASE_URL": server.url, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -76,6 +78,7 @@ def run_tests(checkout: Path, node_ids: tuple[str, ...], server: Server) -> tupl
         check=False,
         timeout=HANGS_AFTER_SECONDS,
     )
+    shutil.rmtree(scratch, ignore_errors=True)
     found: dict[str, set[str]] = {}
     for outcome, node_id in OUTCOME.findall(done.stdout):
         found.setdefault(node_id, set()).add(outcome)

@@ -1,9 +1,11 @@
 """The embedded server: a real PostgreSQL 18 that several processes use, and that ends when it should."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -12,14 +14,23 @@ import pytest
 
 from agentrt.core.errors import ConfigurationError
 from agentrt.postgres import embedded
-from tests.servers import ended
+from tests.servers import ended, new_folder
 
 pytestmark = [pytest.mark.system]
 
 
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Not pytest's own: whenever a run of pytest begins it shuts the folder of them all to other users, and as root the
+    server is one."""
+    folder = new_folder()
+    yield folder
+    shutil.rmtree(folder)
+
+
 def ask(server: embedded.EmbeddedServer, sql: str) -> str:
     command = [str(server.bin_folder / "psql"), "-XAtc", sql, server.url]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
 def postmaster(folder: Path) -> psutil.Process:
