@@ -10,7 +10,7 @@ from tests.system.agents import GATES
 def _block(attempt: int) -> str:
     if attempt == 1:
         (GATES / "blocked.reached").touch()
-        time.sleep(90)
+        time.sleep(600)
     return f"done in attempt {attempt}"
 
 

@@ -1,6 +1,7 @@
 """Real worker processes for system tests: started, killed, stopped and continued as an operator or a kernel would."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -9,13 +10,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
 from tests.databases import CHECKOUT
 
-# Short, so that takeovers by expiry take seconds; tests that are about the defaults leave them out.
-QUICK = {"heartbeat_seconds": 0.3, "stop_seconds": 0.6, "lease_seconds": 1.5, "poll_seconds": 1}
+CALM = {"heartbeat_seconds": 0.5, "stop_seconds": 2, "lease_seconds": 30, "poll_seconds": 1}
+"""What workers have unless a test says otherwise. Who is killed is replaced after some heartbeats, since its liveness
+lock is free; but nobody is fenced or declared dead because the machine kept it waiting. Only a test that waits for the
+end of a lease has a shorter one."""
+
+MOST_SECONDS = 120.0
+"""For whatever is waited for; it only ends a test that would never end, on however slow a machine."""
 
 
 @dataclass
@@ -46,8 +53,9 @@ class Worker:
         self.process.terminate()
 
     async def exit_code(self) -> int:
-        """Wait for the process to end."""
-        return await asyncio.to_thread(self.process.wait)
+        """Wait for the process to end, in some time."""
+        async with asyncio.timeout(MOST_SECONDS):
+            return await self.exited()
 
     async def exited(self) -> int:
         """Wait for the process to end, without a thread: one may wait for ever, and be cancelled."""
@@ -57,6 +65,17 @@ class Worker:
 
     def logged(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged as JSON; a line that is still being written is not among them."""
+        whole, _, _ = self.logged().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
+
+    async def says(self, words: str) -> None:
+        """Until it has logged the words: its log is written beside its work, and behind it."""
+        async with asyncio.timeout(MOST_SECONDS):
+            while words not in self.logged():  # noqa: ASYNC110 - a log tells nobody
+                await asyncio.sleep(0.05)
 
 
 @dataclass
@@ -75,7 +94,7 @@ class Fleet:
         name = name or f"worker-{len(self.workers) + 1}"
         environ = {key: value for key, value in os.environ.items() if not key.startswith("AGENTRT_")}
         ours = {"http_port": 0, "log_format": "json", "worker_name": name, "agents": self.agents}
-        given = {**QUICK, **ours, **self.settings, **settings, "database_url": self.url}
+        given = {**CALM, **ours, **self.settings, **settings, "database_url": self.url}
         environ |= {f"AGENTRT_{key.upper()}": str(value) for key, value in given.items()} | self.env
         log = self.folder / f"{name}-{len(self.workers)}.log"
         with log.open("wb") as file:
@@ -112,7 +131,7 @@ async def fleet(
 
 
 async def until(
-    connection: asyncpg.Connection, query: str, *arguments: object, want: object = True, seconds: float = 60.0
+    connection: asyncpg.Connection, query: str, *arguments: object, want: object = True, seconds: float = MOST_SECONDS
 ) -> None:
     """Wait until a query's first value is ``want``; the bound only ends a test that would never end."""
     value: object = None

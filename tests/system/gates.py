@@ -11,7 +11,7 @@ class Gates:
 
     folder: Path
 
-    async def reached(self, name: str, *, seconds: float = 60.0) -> None:
+    async def reached(self, name: str, *, seconds: float = 120.0) -> None:
         """Until an agent stands at the gate."""
         async with asyncio.timeout(seconds):
             while not (self.folder / f"{name}.reached").exists():  # noqa: ASYNC110 - a folder tells nobody

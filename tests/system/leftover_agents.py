@@ -9,7 +9,7 @@ from agentrt import Agent, tool
 from agentrt.models.scripted import Call, Conversation, Scripted, ScriptedModel
 from tests.system.agents import GATES
 
-LONG_SECONDS = 90
+LONG_SECONDS = 600
 KEPT: list[object] = []
 
 
@@ -26,7 +26,7 @@ async def swallow() -> None:
             continue
 
 
-@tool(effect="read", timeout_seconds=0.5)
+@tool(effect="read", timeout_seconds=3)  # the thread has begun by then
 async def past_its_limit() -> None:
     """Waits for a thread for longer than it may."""
     await asyncio.to_thread(block)

@@ -1,9 +1,15 @@
-"""A load that is still on when a worker is told to stop: many quick sessions, and two that wait at gates."""
+"""A load that is still on when a worker is told to stop: quick sessions without end, and two that wait at gates."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import asyncpg
 
-from tests.system.fleet import until
 from tests.system.gates import Gates
+from tests.system.sessions import create_many
+
+WAITING = 200
 
 # Sessions that failed, were charged an attempt, or lost their worker instead of being given back.
 HARMED = """
@@ -11,8 +17,7 @@ select count(*) from agentrt.sessions s
 where s.status = 'failed' or s.status = 'running' or s.attempt > 1 or s.takeovers > 0
   or exists (select from agentrt.journal j where j.session_id = s.id and j.type = 'session_orphaned')
 """
-COMPLETED = "select count(*) >= 50 from agentrt.sessions where status = 'completed'"
-UNFINISHED = "select count(*) from agentrt.sessions where agent = 'three' and status <> 'completed'"
+QUEUED = "select count(*) from agentrt.sessions where agent = 'three' and status = 'queued'"
 
 
 async def hold_up(connection: asyncpg.Connection, gates: Gates) -> None:
@@ -23,9 +28,22 @@ async def hold_up(connection: asyncpg.Connection, gates: Gates) -> None:
     await gates.reached("tool")
 
 
-async def create_load(connection: asyncpg.Connection, sessions: int) -> None:
-    """Create sessions of three turns, and return when some are completed and many are not."""
-    create = "select count(agentrt.create_session('three', 'take ' || n)) from generate_series(1, $1::int) n"
-    await connection.execute(create, sessions)
-    await until(connection, COMPLETED, want=True)
-    assert await connection.fetchval(UNFINISHED) > 100, "the load is nearly over"
+@asynccontextmanager
+async def under_load(url: str) -> AsyncIterator[None]:
+    """Quick sessions are waiting for as long as the block lasts, however fast they are finished."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            feeding = tasks.create_task(_feed(connection))
+            yield
+            feeding.cancel()
+    finally:
+        await connection.close(timeout=5)
+
+
+async def _feed(connection: asyncpg.Connection) -> None:
+    while True:
+        missing = WAITING - await connection.fetchval(QUEUED)
+        if missing > WAITING // 2:
+            await create_many(connection, missing)
+        await asyncio.sleep(0.05)

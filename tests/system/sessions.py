@@ -6,15 +6,19 @@ from uuid import UUID
 import asyncpg
 
 DEFAULTS = {"heartbeat_seconds": 2, "stop_seconds": 3, "lease_seconds": 15, "poll_seconds": 5}
-"""The settings' own defaults, for tests that are about them."""
-
-CALM = {"heartbeat_seconds": 0.5, "stop_seconds": 1, "lease_seconds": 5, "poll_seconds": 1}
-"""Quick, but nobody is fenced or declared dead because the machine has other work."""
+"""The settings' own defaults, for what is about them."""
 
 STATUS = "select status from agentrt.sessions where id = $1"
 ENTRIES = "select count(*) from agentrt.journal where session_id = $1 and type = $2"
 UNFINISHED = "select count(*) from agentrt.sessions where status <> 'completed'"
 ORPHANED = "select count(*) from agentrt.journal where type = 'session_orphaned'"
+BEFORE_ITS_LEASE_ENDED = """
+select o.created_at < w.lease_expires_at
+from agentrt.journal o join agentrt.workers w on w.id = (o.data ->> 'worker_id')::uuid
+where o.session_id = $1 and o.type = 'session_orphaned'
+"""
+"""Whether a session was taken from its dead worker while that one's lease was still on: its lock was found free."""
+
 MAY_JUDGE = """
 select coalesce(bool_or(renewed_at - renewing_since > make_interval(secs => 2 * heartbeat_seconds)), false)
 from agentrt.workers where name = $1 and state = 'alive'

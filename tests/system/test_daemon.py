@@ -10,11 +10,16 @@ import pytest
 from tests.history import assert_sound
 from tests.system.fleet import Fleet, until, wait_for_workers
 from tests.system.gates import Gates
-from tests.system.sessions import STATUS, UNFINISHED, create, create_many
+from tests.system.sessions import ORPHANED, STATUS, UNFINISHED, create, create_many
 
 pytestmark = pytest.mark.system
 
-ASKED = "select session_id, data -> 'content' -> 0 ->> 'text' from agentrt.journal where seq = 2"
+ASKED = """
+select s.id, j.data -> 'content' -> 0 ->> 'text'
+from agentrt.sessions s join agentrt.journal j on j.session_id = s.id and j.seq = 2 where s.agent = 'three'
+"""
+RUNNING = "select count(*) from agentrt.sessions where status = 'running'"
+CLAIMS = "select count(*), count(distinct worker_id) from agentrt.journal where type = 'session_claimed'"
 ANSWERED = """
 select j.session_id, block ->> 'text' from agentrt.journal j, jsonb_array_elements(j.data -> 'content') block
 where j.type = 'assistant_message' and block ->> 'type' = 'text' order by j.session_id, j.seq
@@ -47,37 +52,42 @@ async def types(connection: asyncpg.Connection, session: UUID) -> list[str]:
 
 
 async def test_two_workers_finish_500_sessions_of_three_turns_and_share_them(
-    workers: Fleet, connection: asyncpg.Connection
+    workers: Fleet, gates: Gates, connection: asyncpg.Connection
 ) -> None:
     workers.start(slots=20)
     workers.start(slots=20)
     await wait_for_workers(connection, 2)
+    for _ in range(40):
+        await create(connection, "one", "gated_read")
     await create_many(connection, 500)
-    await until(connection, UNFINISHED, want=0, seconds=100)
+    await until(connection, RUNNING, want=40)
+    held = await connection.fetch("select count(*) from agentrt.sessions where status = 'running' group by lease_owner")
+    assert [row["count"] for row in held] == [20, 20]
+    gates.open("tool")
+    await until(connection, UNFINISHED, want=0, seconds=200)
     await assert_expected_texts(connection)
-    owned = await connection.fetch(
-        "select worker_id, count(*) from agentrt.journal where type = 'session_claimed' group by worker_id"
-    )
-    assert sum(row["count"] for row in owned) == 500
-    assert min(row["count"] for row in owned) >= 100, owned
-    assert len(owned) == 2
+    assert tuple(await connection.fetchrow(CLAIMS) or ()) == (540, 2)
 
 
 async def test_workers_that_are_added_under_load_get_work_and_one_that_is_killed_loses_none(
-    workers: Fleet, connection: asyncpg.Connection
+    workers: Fleet, gates: Gates, connection: asyncpg.Connection
 ) -> None:
-    claims = "select count(distinct worker_id) from agentrt.journal where type = 'session_claimed'"
+    """The first sessions wait at a gate, so that no slot is free before the last worker has come."""
     first = workers.start(slots=4)
     await wait_for_workers(connection, 1)
-    await create_many(connection, 1500)
-    await until(connection, f"select ({claims}) = 1")
+    for _ in range(12):
+        await create(connection, "one", "gated_read")
+    await create_many(connection, 600)
+    await until(connection, RUNNING, want=4)
     workers.start(slots=4)
-    await until(connection, f"select ({claims}) = 2")
+    await until(connection, RUNNING, want=8)
     workers.start(slots=4)
-    await until(connection, f"select ({claims}) = 3")
-    assert await connection.fetchval(UNFINISHED) > 0, "the load ended before the kill"
+    await until(connection, RUNNING, want=12)
     first.kill()
-    await until(connection, UNFINISHED, want=0, seconds=100)
+    gates.open("tool")
+    await until(connection, UNFINISHED, want=0, seconds=200)
+    assert await connection.fetchval(ORPHANED) == 4
+    assert tuple(await connection.fetchrow(CLAIMS) or ()) == (612 + 4, 3)
     await assert_expected_texts(connection)
 
 
@@ -87,7 +97,7 @@ async def test_sigkill_inside_a_tool_ends_completed_with_the_effect_known(
 ) -> None:
     """F2, F15: read is run again, once is unknown, transactional is done exactly once."""
     await connection.execute("create table effects (call_id text)")
-    victim = workers.start()
+    victim = workers.start(transactional_seconds=300)
     await wait_for_workers(connection, 1)
     session = await create(connection, "one", name)
     await gates.reached("tool")

@@ -1,11 +1,9 @@
 """What tools leave behind in a worker's process: it does not outlive the lease, and does not hold up a drain."""
 
 import asyncio
-import json
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -13,14 +11,15 @@ import pytest
 from tests.databases import CHECKOUT
 from tests.system.fleet import Fleet, Worker, fleet, until, wait_for_workers
 from tests.system.gates import Gates
+from tests.system.leftover_agents import LONG_SECONDS
 from tests.system.sessions import STATUS, create
 
 pytestmark = pytest.mark.system
 
 AGENTS = str(CHECKOUT / "tests" / "system" / "leftover_agents.py")
 STATES = "select array_agg(distinct state) from agentrt.workers"
-CALM: dict[str, Any] = {"heartbeat_seconds": 0.5, "stop_seconds": 1, "lease_seconds": 15}
-GONE_SECONDS = 40  # the tools' leftovers take 90
+GONE_SECONDS = 120
+assert GONE_SECONDS < LONG_SECONDS, "who is gone by then has not waited for what a tool left"
 
 REFUSE_RENEWALS = """
 create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no'; end $$;
@@ -40,8 +39,7 @@ async def gone(worker: Worker) -> int:
 
 
 def warnings(worker: Worker) -> list[str]:
-    lines = [json.loads(line) for line in worker.logged().splitlines()]
-    return [line["message"] for line in lines if line["event"] == "warning.raised"]
+    return [line["message"] for line in worker.lines() if line["event"] == "warning.raised"]
 
 
 @pytest.mark.parametrize("tool", ["in_thread", "in_executor"])
@@ -49,7 +47,7 @@ async def test_a_thread_of_the_loops_executor_does_not_outlive_the_lease(
     workers: Fleet, gates: Gates, connection: asyncpg.Connection, tool: str
 ) -> None:
     """Case 79."""
-    worker = workers.start()
+    worker = workers.start(lease_seconds=10)
     await wait_for_workers(connection, 1)
     await create(connection, "leftover", tool)
     await gates.reached("blocked")
@@ -66,7 +64,7 @@ async def test_what_a_tool_leaves_behind_does_not_hold_up_a_drain(
     workers: Fleet, connection: asyncpg.Connection, tool: str
 ) -> None:
     """F21, F35: everything is released, so that there is nothing to wait for; the log says what was left."""
-    worker = workers.start(**CALM)
+    worker = workers.start(stop_seconds=1)
     await wait_for_workers(connection, 1)
     session = await create(connection, "leftover", tool)
     await until(connection, STATUS, session, want="completed")
@@ -82,9 +80,9 @@ async def test_what_a_module_of_agents_has_to_do_at_the_end_does_not_hold_up_a_d
     """F35: it was there before the worker's log."""
     module = tmp_path / "at_exit_agents.py"
     module.write_text(
-        "import atexit, time\nfrom tests.system.leftover_agents import leftover\natexit.register(time.sleep, 90)\n"
+        "import atexit, time\nfrom tests.system.leftover_agents import leftover\natexit.register(time.sleep, 600)\n"
     )
-    worker = workers.start(**CALM, agents=module)
+    worker = workers.start(stop_seconds=1, agents=module)
     await wait_for_workers(connection, 1)
     worker.terminate()
     assert await gone(worker) == 0
@@ -92,7 +90,7 @@ async def test_what_a_module_of_agents_has_to_do_at_the_end_does_not_hold_up_a_d
 
 
 async def test_a_worker_without_leftovers_ends_by_itself(workers: Fleet, connection: asyncpg.Connection) -> None:
-    worker = workers.start(**CALM)
+    worker = workers.start(stop_seconds=60, lease_seconds=90)
     await wait_for_workers(connection, 1)
     session = await create(connection, "leftover", "nothing")
     await until(connection, STATUS, session, want="completed")
@@ -106,7 +104,7 @@ async def test_signals_while_the_process_ends_do_not_change_its_exit_code(
     workers: Fleet, connection: asyncpg.Connection, numbers: tuple[signal.Signals, signal.Signals]
 ) -> None:
     first, second = numbers
-    worker = workers.start(**CALM)
+    worker = workers.start()
     await wait_for_workers(connection, 1)
     session = await create(connection, "leftover", "own_thread")
     await until(connection, STATUS, session, want="completed")

@@ -1,7 +1,5 @@
 """Real worker processes that are killed, stopped, blocked and drained: who owns a session, and until when."""
 
-import time
-
 import asyncpg
 import pytest
 
@@ -9,35 +7,30 @@ from tests.databases import CHECKOUT
 from tests.history import assert_sound
 from tests.system.fleet import Fleet, until, wait_for_workers
 from tests.system.gates import Gates
-from tests.system.sessions import DEFAULTS, ENTRIES, STATUS, create, owners
+from tests.system.sessions import BEFORE_ITS_LEASE_ENDED, MAY_JUDGE, STATUS, charged, create, owners
 
 pytestmark = pytest.mark.system
 
 BLOCKING = str(CHECKOUT / "tests" / "system" / "blocking_agents.py")
+LEASE_SECONDS = 10
+"""Of a lease whose end is waited for: longer than this machine may keep a process waiting before that is meant."""
 
 
-async def test_a_killed_worker_is_replaced_within_four_heartbeats_of_the_default_settings(
+async def test_a_killed_worker_is_replaced_before_its_lease_ends(
     workers: Fleet, connection: asyncpg.Connection, gates: Gates
 ) -> None:
-    """Case 14."""
-    first = workers.start("first", **DEFAULTS)
+    """Case 14; within how many heartbeats is measured by ``tests/benchmarks/recovery.py``."""
+    first = workers.start("first", lease_seconds=60)
     await wait_for_workers(connection, 1)
     session = await create(connection, "one", "gated_read")
     await gates.reached("tool")
-    workers.start("second", **DEFAULTS)
-    await until(
-        connection,
-        "select coalesce(bool_or(renewed_at - renewing_since > '4 s'), false) from agentrt.workers "
-        "where name = 'second'",
-    )
+    workers.start("second", lease_seconds=60)
+    await until(connection, MAY_JUDGE, "second")
     first.kill()
-    killed = time.monotonic()
-    await until(connection, ENTRIES, session, "session_claimed", want=2)
-    seconds = time.monotonic() - killed
     gates.open("tool")
     await until(connection, STATUS, session, want="completed")
     assert await owners(connection, session) == ["first", "second"]
-    assert seconds < 8 + 1, "four heartbeats, and a second for this machine"
+    assert await connection.fetchval(BEFORE_ITS_LEASE_ENDED, session)
     await assert_sound(connection)
 
 
@@ -45,7 +38,7 @@ async def test_a_worker_stopped_past_its_lease_writes_nothing_more_and_leaves(
     workers: Fleet, connection: asyncpg.Connection, gates: Gates
 ) -> None:
     """F16."""
-    first = workers.start("first")
+    first = workers.start("first", lease_seconds=LEASE_SECONDS)
     await wait_for_workers(connection, 1)
     session = await create(connection, "one", "gated_once")
     await gates.reached("tool")
@@ -69,7 +62,7 @@ async def test_what_blocks_for_ever_ends_the_process_before_others_own_its_sessi
 ) -> None:
     """Case 79."""
     workers.agents = BLOCKING
-    first = workers.start("first", stall_seconds=1)
+    first = workers.start("first", stall_seconds=5, lease_seconds=LEASE_SECONDS)
     await wait_for_workers(connection, 1)
     session = await create(connection, "blocking", what)
     await gates.reached("blocked")
@@ -89,7 +82,7 @@ async def test_a_drain_lets_a_started_once_tool_finish_and_exits_with_zero(
     workers: Fleet, connection: asyncpg.Connection, gates: Gates
 ) -> None:
     """F35."""
-    first = workers.start("first", drain_seconds=0, drain_tool_seconds=60)
+    first = workers.start("first", drain_seconds=0, drain_tool_seconds=600)
     await wait_for_workers(connection, 1)
     session = await create(connection, "one", "gated_once")
     await gates.reached("tool")
@@ -100,8 +93,7 @@ async def test_a_drain_lets_a_started_once_tool_finish_and_exits_with_zero(
     gates.open("tool")
     assert await first.exit_code() == 0
     await until(connection, STATUS, session, want="completed")
-    row = await connection.fetchrow("select attempt, takeovers from agentrt.sessions where id = $1", session)
-    assert tuple(row or ()) == (1, 0)
+    assert await charged(connection, session) == (1, 0)
     result = await connection.fetchval("select data ->> 'outcome' from agentrt.journal where type = 'tool_result'")
     assert result == "ok"
     assert len(gates.effects()) == 1

@@ -1,6 +1,5 @@
 """A worker that is told to stop in the middle of a long tool, and one that dies before it has noticed a cancel."""
 
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -12,7 +11,6 @@ from tests.system.gates import Gates
 
 pytestmark = pytest.mark.system
 
-PATIENT: dict[str, Any] = {"heartbeat_seconds": 1, "stop_seconds": 3, "lease_seconds": 8}
 STATUS = "select status from agentrt.sessions where id = $1"
 STATE = "select state from agentrt.workers where id = $1"
 OWNER = "select lease_owner from agentrt.sessions where id = $1"
@@ -31,8 +29,7 @@ async def test_a_tool_that_outlasts_the_drain_is_cut_and_its_session_given_back_
     workers: Fleet, gates: Gates, connection: asyncpg.Connection
 ) -> None:
     """F21: renewals go on until the last slot is empty; the tool would have waited for ever."""
-    drain: dict[str, Any] = {"drain_seconds": 4, "drain_tool_seconds": 4}
-    worker = workers.start(**PATIENT, **drain)
+    worker = workers.start(drain_seconds=10, drain_tool_seconds=10)  # a renewal has to be seen in this time
     await wait_for_workers(connection, 1)
     session = await create(connection, "gated_read")
     await gates.reached("tool")
@@ -49,7 +46,7 @@ async def test_a_tool_that_outlasts_the_drain_is_cut_and_its_session_given_back_
     assert await connection.fetchval(head, session) == "queued 1 0"
     assert (await connection.fetchval(TYPES, session))[-1] == "session_released"
     gates.open("tool")
-    workers.start(**PATIENT)
+    workers.start()
     await until(connection, STATUS, session, want="completed")
     assert "session_orphaned" not in await connection.fetchval(TYPES, session)
     assert await connection.fetchval(OUTCOMES, session) == ["ok"]
@@ -60,7 +57,7 @@ async def test_a_cancel_that_its_worker_did_not_live_to_notice_stays_and_the_nex
     workers: Fleet, gates: Gates, connection: asyncpg.Connection
 ) -> None:
     """F21, F3: cancelled while the worker stood still, killed before it could see that."""
-    worker = workers.start(**PATIENT)
+    worker = workers.start()
     await wait_for_workers(connection, 1)
     session = await create(connection, "gated_once")
     await gates.reached("tool")
@@ -69,7 +66,7 @@ async def test_a_cancel_that_its_worker_did_not_live_to_notice_stays_and_the_nex
     assert await connection.fetchval("select agentrt.cancel_session($1)", session) == "cancelled"
     worker.kill()
     before = await connection.fetchval(TYPES, session)
-    workers.start(**PATIENT)
+    workers.start()
     await until(connection, STATE, owner, want="dead")
     assert await connection.fetchval(STATUS, session) == "cancelled"
     assert await connection.fetchval(TYPES, session) == before

@@ -1,7 +1,6 @@
 """Workers behind a pooler in transaction mode, where LISTEN is deaf and a session's locks are anybody's."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -17,12 +16,11 @@ from agentrt.postgres.keeping import PostgresKeeperStore
 from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.store import PostgresStores
 from tests.history import assert_sound
-from tests.system.fleet import Fleet, Worker, until, wait_for_workers
+from tests.system.fleet import Fleet, until, wait_for_workers
 from tests.system.gates import Gates
 from tests.system.pooler import PROGRAM, pooled
 from tests.system.sessions import (
-    CALM,
-    ENTRIES,
+    BEFORE_ITS_LEASE_ENDED,
     MAY_JUDGE,
     STATUS,
     UNFINISHED,
@@ -40,30 +38,25 @@ pytestmark = [
 
 DEAF = "LISTEN does not work"
 LOCKLESS = "advisory locks do not work"
+HOLDER = """
+select l.pid from pg_locks l join pg_database d on d.oid = l.database
+where l.locktype = 'advisory' and d.datname = current_database()
+"""
+"""Of the one advisory lock in this database: other tests' workers have theirs on the same server."""
 
 
-async def said(worker: Worker, words: str) -> None:
-    """Until the worker has logged the words: a proof that nothing is heard takes some seconds."""
-    async with asyncio.timeout(60):
-        while words not in worker.logged():  # noqa: ASYNC110 - a log tells nobody
-            await asyncio.sleep(0.1)
-
-
-async def kill_the_owner(workers: Fleet, connection: asyncpg.Connection, gates: Gates) -> float:
-    """SIGKILL the worker in the middle of a tool; seconds until another one has the session."""
+async def kill_the_owner(workers: Fleet, connection: asyncpg.Connection, gates: Gates) -> bool:
+    """SIGKILL the worker in the middle of a tool; whether another one got the session before the lease ended."""
     session = await create(connection, "one", "gated_read")
     await gates.reached("tool")
-    workers.start("second", **CALM)
+    workers.start("second")
     await until(connection, MAY_JUDGE, "second")
     workers.workers[0].kill()
-    killed = time.monotonic()
-    await until(connection, ENTRIES, session, "session_claimed", want=2)
-    seconds = time.monotonic() - killed
     gates.open("tool")
     await until(connection, STATUS, session, want="completed")
     assert await owners(connection, session) == ["first", "second"]
     assert await charged(connection, session) == (1, 1)
-    return seconds
+    return bool(await connection.fetchval(BEFORE_ITS_LEASE_ENDED, session))
 
 
 async def test_with_a_direct_url_nothing_falls_back_and_a_killed_worker_is_replaced_before_its_lease_ends(
@@ -71,13 +64,13 @@ async def test_with_a_direct_url_nothing_falls_back_and_a_killed_worker_is_repla
 ) -> None:
     """Case 14."""
     async with pooled(database_url, tmp_path) as workers.url:
-        workers.settings = {"direct_database_url": database_url, **CALM, "lease_seconds": 30}
+        workers.settings = {"direct_database_url": database_url, "lease_seconds": 60}
         workers.start("first")
         await wait_for_workers(connection, 1)
         await create_many(connection, 100)
         await until(connection, UNFINISHED, want=0)
         assert await connection.fetchval("select bool_and(liveness_key is not null) from agentrt.workers")
-        assert await kill_the_owner(workers, connection, gates) < 10
+        assert await kill_the_owner(workers, connection, gates)
     for worker in workers.workers:
         assert DEAF not in worker.logged()
         assert LOCKLESS not in worker.logged()
@@ -87,21 +80,19 @@ async def test_with_a_direct_url_nothing_falls_back_and_a_killed_worker_is_repla
 async def test_without_a_direct_url_polling_and_the_end_of_the_lease_do_and_that_is_said_once(
     workers: Fleet, connection: asyncpg.Connection, gates: Gates, database_url: str, tmp_path: Path
 ) -> None:
-    """Case 14: within the lease and three heartbeats."""
+    """Case 14."""
     async with pooled(database_url, tmp_path) as workers.url:
-        workers.settings = dict(CALM)
+        workers.settings = {"lease_seconds": 12}
         workers.start("first")
         await wait_for_workers(connection, 1)
         await create_many(connection, 100)
         await until(connection, UNFINISHED, want=0)
         await until(connection, "select bool_and(liveness_key is null) from agentrt.workers")
-        await said(workers.workers[0], DEAF)
-        seconds = await kill_the_owner(workers, connection, gates)
-        lease, heartbeat = CALM["lease_seconds"], CALM["heartbeat_seconds"]
-        assert lease - 2 * heartbeat < seconds < lease + 3 * heartbeat + 2, "two seconds for this machine"
+        await workers.workers[0].says(DEAF)
+        assert not await kill_the_owner(workers, connection, gates)
         for worker in workers.workers:
             for words in (DEAF, LOCKLESS):
-                await said(worker, words)
+                await worker.says(words)
                 assert worker.logged().count(words) == 1
     await assert_sound(connection)
 
@@ -117,7 +108,7 @@ async def test_a_lock_that_turns_out_to_be_anybodys_protects_nobody_from_the_nex
         key = await store.lock_liveness()
         await store.register(worker, key)
         assert (await store.renew(worker, key, draining=False)).locked
-        holder = await connection.fetchval("select pid from pg_locks where locktype = 'advisory'")
+        holder = await connection.fetchval(HOLDER)
         taken = None
         while taken != holder:
             other = await asyncpg.connect(url, statement_cache_size=0)
@@ -181,7 +172,7 @@ async def test_a_client_behind_a_pooler_creates_and_follows_a_session_to_its_end
     workers: Fleet, connection: asyncpg.Connection, database_url: str, tmp_path: Path
 ) -> None:
     async with pooled(database_url, tmp_path) as workers.url, connect(workers.url) as client:
-        workers.start("only", **CALM)
+        workers.start("only")
         session = await client.create("three", "take 2")
         followed = []
         async with aclosing(client.follow(session)) as entries:
