@@ -74,7 +74,7 @@ async def pooled(url: str, folder: Path) -> AsyncIterator[str]:
 
 
 async def _answers(url: str, process: subprocess.Popen[bytes]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 connection = await asyncpg.connect(url, statement_cache_size=0)

@@ -2,15 +2,16 @@
 
 import asyncio
 import json
+import random
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -18,23 +19,46 @@ import pytest
 import yaml
 
 from tests.databases import CHECKOUT
+from tests.system.fleet import MOST_SECONDS
 
 FOLDER = CHECKOUT / "deploy" / "prometheus"
 
 
+PORTS = range(20_000, 32_000)
+"""Below those that the system gives to whoever connects, or binds port 0."""
+
+
 def free_port() -> int:
-    """A port of this machine that was free just now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """A port that stays free until it is bound: the system gives it to nobody, and no other test process takes it."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as bound:
+            try:
+                _claim(port)
+                bound.bind(("127.0.0.1", port))
+            except OSError:  # somebody has it
+                continue
+        return port
+
+
+def _claim(port: int) -> None:
+    """Until this process ends."""
+    if sys.platform == "linux":
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0agentrt-test-port-{port}")
+        except OSError:
+            claim.close()
+            raise
+        claim.detach()
 
 
 def fetch(url: str) -> str:
-    """The body of a page; an empty text when nobody answers."""
+    """The body of a page; an empty text when nobody answers in time."""
     try:
-        with urlopen(url, timeout=10) as answer:  # noqa: S310 - an address of this machine
+        with urlopen(url, timeout=30) as answer:  # noqa: S310 - an address of this machine
             return str(answer.read().decode())
-    except URLError:
+    except OSError:
         return ""
 
 
@@ -58,15 +82,15 @@ class Prometheus:
         assert len(found) <= 1, f"{query} has {len(found)} series"
         return float(found[0]["value"][1]) if found else None
 
-    async def until(self, query: str, want: float, *, seconds: float = 60.0) -> None:
-        """Wait until a query has a value; the bound only ends a test that would never end."""
+    async def until(self, query: str, want: float) -> None:
+        """Wait until a query has a value: a scrape comes once a second, and one may fail."""
         value: float | None = None
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(MOST_SECONDS):
                 while (value := await self.value(query)) != want:  # noqa: ASYNC110 - a scraper tells nobody
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise AssertionError(f"{query} is {value} after {seconds} s, not {want}") from None
+            raise AssertionError(f"{query} is {value} after {MOST_SECONDS} s, not {want}") from None
 
 
 def start(program: str, address: str, folder: Path) -> subprocess.Popen[bytes]:
