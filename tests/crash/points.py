@@ -32,8 +32,10 @@ from tests.worker.ownership import worker_info
 
 AT_ONCE = 8
 MOST_ROUNDS = 12
-REST_SECONDS = 10
-"""How long a step may take that is expected to end by itself."""
+PATIENCE_SECONDS = 60
+"""Of the database and of tools: no call fails but those that are doomed."""
+REST_SECONDS = 60
+"""How long a step may take that is expected to end by itself; it only ends a test that would never end."""
 
 
 @dataclass(eq=False)
@@ -156,10 +158,10 @@ class Stage:
         self.connection = connection
         self.client = client
         self.store = store
-        self.settings = Settings(database_url="postgresql://")
+        self.settings = Settings(database_url="postgresql://", transactional_seconds=PATIENCE_SECONDS)
         self._keeper = keeper
         self._reaper = reaper
-        self._judge = worker_info(name="judge")
+        self._judge = worker_info(name="judge", heartbeat_seconds=600, lease_seconds=3600)  # never too silent to judge
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._working: dict[Point, Incarnation] = {}
 
@@ -214,7 +216,7 @@ class Stage:
         """The leases of the dead run out; whatever waits for a time becomes due."""
         await self.connection.execute(
             "update agentrt.workers set renewed_at = clock_timestamp(), lease_expires_at = clock_timestamp() + "
-            "interval '1 hour', renewing_since = clock_timestamp() - interval '1 minute' where id <> all($1)",
+            "interval '1 hour', renewing_since = clock_timestamp() - interval '1 hour' where id <> all($1)",
             dead,
         )
         await self.connection.execute(
@@ -232,7 +234,16 @@ class Stage:
 @asynccontextmanager
 async def staged(url: str) -> AsyncIterator[Stage]:
     """A stage on a migrated database."""
-    stores = PostgresStores(DatabaseOptions(url=url, transactional_connections=2 * AT_ONCE))
+    stores = PostgresStores(
+        DatabaseOptions(
+            url=url,
+            transactional_connections=2 * AT_ONCE,
+            transactional_seconds=PATIENCE_SECONDS,
+            statement_seconds=PATIENCE_SECONDS,
+            lock_seconds=PATIENCE_SECONDS,
+            idle_transaction_seconds=PATIENCE_SECONDS,
+        )
+    )
     async with AsyncExitStack() as stack:
         connection = await asyncpg.connect(url)
         stack.push_async_callback(connection.close, timeout=5)

@@ -33,7 +33,7 @@ async def run_chaos(url: str, seed: int, sessions: int) -> int:
 
 
 @pytest.mark.one_server
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(2))
 async def test_messages_cancels_releases_and_deaths_at_random_break_no_promise(database_url, part):
     """Cases 30, 34, 70 and 86 together."""

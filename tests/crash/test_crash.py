@@ -11,7 +11,7 @@ from tests.crash.points import Point, Stage, breaks, calls_without_a_crash, seve
 from tests.crash.scripts import SCRIPTS
 from tests.history import assert_sound
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.one_server, pytest.mark.timeout(300)]
 
 LEAST_POINTS = {
     "plain": 32, "tools": 40, "at once": 34, "asking": 42, "shipping": 34, "ordering": 28,

@@ -21,7 +21,7 @@ from tests.crash.points import calls_without_a_crash, single, staged
 from tests.crash.scripts import SCRIPTS
 from tests.history import problems
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.one_server, pytest.mark.timeout(300)]
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
