@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import asyncpg
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, hiring
 from tests.postgres.stage import Stage
+
+PATIENT = partial(DatabaseOptions, statement_seconds=60, lock_seconds=60, idle_transaction_seconds=60)
 
 
 @pytest.fixture
@@ -37,6 +40,7 @@ async def stages(connect: Callable[[], Awaitable[asyncpg.Connection]]) -> tuple[
 
 @pytest.fixture
 async def hire(database_url: str) -> AsyncIterator[HireOwner]:
-    """Registers workers in the test's own database."""
-    async with hiring(DatabaseOptions(url=database_url)) as hire:
+    """Registers workers in the test's own database. What a test lets them wait for, they wait for, however long the
+    machine takes between two steps."""
+    async with hiring(PATIENT(url=database_url)) as hire:
         yield hire

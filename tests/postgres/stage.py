@@ -53,12 +53,15 @@ async def until_waiting(observer: asyncpg.Connection, count: int = 1) -> Sequenc
 
 _WAITING = """
   select array_agg(pid) from pg_stat_activity
-  where datname = current_database() and wait_event_type = 'Lock'
+  where datname = current_database() and backend_type = 'client backend' and wait_event_type = 'Lock'
   having count(*) >= $1
 """
 
 NOBODY_WAITS = """
-  select not exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')
+  select not exists (
+    select from pg_stat_activity
+    where datname = current_database() and backend_type = 'client backend' and wait_event_type = 'Lock'
+  )
 """
 
 
@@ -134,7 +137,7 @@ class Stage:
         worker = uuid4()
         await self.connection.execute(
             statement("register_worker"),
-            *(worker, "anna", "host", 1, "1.0", list(agents), ["default"], 20, heartbeat_seconds, 15.0, None),
+            *(worker, "anna", "host", 1, "1.0", list(agents), ["default"], 20, heartbeat_seconds, 3_600.0, None),
         )
         return worker
 

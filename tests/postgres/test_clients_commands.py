@@ -53,13 +53,13 @@ async def test_only_what_has_ended_can_be_archived(stage):
 async def test_a_forced_release_takes_the_session_from_its_owner_uncharged(stage):
     """Case 26."""
     session = await stage.create()
-    await stage.take(session, await stage.worker(heartbeat_seconds=5.0))
+    await stage.take(session, await stage.worker(heartbeat_seconds=3600))
     held = await stage.head(session)
     assert await stage.call("release_session", session, {"reason": "stuck"}) == "queued"
     head = await stage.head(session)
     assert (head["status"], head["fencing_token"], head["attempt"], head["takeovers"]) == ("queued", 2, 1, 0)
     assert (head["due"], head["lease_owner"]) == (False, None)
-    assert timedelta(seconds=4) < head["ready_at"] - held["lease_acquired_at"] < timedelta(seconds=15)
+    assert timedelta(hours=1) <= head["ready_at"] - held["lease_acquired_at"] < timedelta(hours=2)
     entry = (await stage.entries(session))[-1]
     assert (entry.type, entry.data) == ("session_released", {"reason": "forced", "message": "stuck"})
     before = await stage.everything(session)

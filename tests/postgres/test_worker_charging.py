@@ -88,7 +88,8 @@ async def test_a_crash_release_says_what_happened_and_backs_off_from_the_second_
         await owner.end(held, BOOM)
         delays.append(
             await stage.connection.fetchval(
-                "select extract(epoch from ready_at - clock_timestamp())::float8 from agentrt.sessions"
+                "select extract(epoch from s.ready_at - j.created_at)::float8 from agentrt.sessions s "
+                "join agentrt.journal j on j.session_id = s.id and j.seq = s.last_seq"
             )
         )
         await stage.connection.execute("update agentrt.sessions set due = true, attempt = 0")

@@ -12,7 +12,7 @@ from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.session import Released, ReleaseReason, Status
 from agentrt.ports import Answer, Offer, WorkerState
 from tests.postgres.owner import AGENT, OFFER, Held, HireOwner, create, expire_lease, make_due, may_judge
-from tests.postgres.stage import Stage, blocked, statement
+from tests.postgres.stage import HANGS_AFTER_SECONDS, Stage, blocked, statement
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -154,7 +154,7 @@ async def test_a_session_that_somebody_holds_locked_is_skipped_at_once(
     owner = await hire()
     async with client.connection.transaction():
         await client.send(locked)
-        async with asyncio.timeout(1):  # less than lock_timeout
+        async with asyncio.timeout(HANGS_AFTER_SECONDS):  # less than lock_timeout
             assert [held.id for held in await owner.claim(5)] == [free]
     assert [held.id for held in await owner.claim(5)] == [locked]
 

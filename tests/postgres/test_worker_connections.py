@@ -193,13 +193,19 @@ async def test_a_database_that_does_not_exist_is_a_configuration_error(server: S
         ("select agentrt.nothing(1)", SchemaMismatch),
         ("set role postgres_nobody", UnstorableBatch),
         ("do $$ begin lock table agentrt.sessions; end $$", LockTimeout),
-        ("select pg_sleep(5)", DatabaseUnavailable),
+        ("select pg_sleep(60)", DatabaseUnavailable),
     ],
 )
 async def test_every_foreign_error_becomes_one_of_ours_and_the_connection_goes_on(
-    database_url: str, connection: asyncpg.Connection, statement: str, error: type[Exception]
+    database_url: str,
+    connection: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+    error: type[Exception],
 ) -> None:
-    options = DatabaseOptions(url=database_url, lock_seconds=0.1, statement_seconds=0.5)
+    monkeypatch.setattr(pool, "_GRACE_SECONDS", 60.0)  # the limits are the server's
+    seconds = 0.5 if "pg_sleep" in statement else 60
+    options = DatabaseOptions(url=database_url, lock_seconds=0.1, statement_seconds=seconds)
     ours = RoleConnection(options, Role.CLAIM)
     pid = (await ours.fetch("select pg_backend_pid()"))[0][0]
     async with connection.transaction():

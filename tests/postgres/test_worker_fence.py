@@ -9,7 +9,7 @@ from agentrt.core.session import Released, ReleaseReason
 from agentrt.ports import Answer
 from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, Owner, answer, create, expire_lease, hiring, may_judge
-from tests.postgres.stage import Stage, until_waiting
+from tests.postgres.stage import HANGS_AFTER_SECONDS, Stage, until_waiting
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -64,7 +64,7 @@ async def test_a_locked_session_is_busy_and_the_other_ninety_nine_do_not_wait(
     await may_judge(connection, judge.id)
     async with client.connection.transaction():
         await client.send(held[50].id)
-        async with asyncio.timeout(1):  # half of lock_timeout
+        async with asyncio.timeout(HANGS_AFTER_SECONDS):  # less than lock_timeout
             written = await owner.append_all(held, answer())
             await owner.renew()
             await judge.reaper.mark(judge.id)

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from agentrt.core.session import Crashed, Outcome, Released, ReleaseReason, SessionId
 from agentrt.ports import Answer
-from tests.postgres.owner import DONE, HireOwner, answer, make_due
+from agentrt.postgres.pool import DatabaseOptions
+from tests.postgres.owner import DONE, HireOwner, Owner, answer, hiring, make_due
 from tests.postgres.stage import Stage, blocked, statement, until_waiting
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
@@ -65,15 +67,19 @@ async def test_a_write_that_meets_a_locked_session_is_busy(
 
 
 async def test_an_owner_that_waits_among_clients_in_a_deadlock_is_busy_and_lost_nothing(
-    hire: HireOwner, stage: Stage, connect: Connect
+    stage: Stage, connect: Connect, database_url: str
 ) -> None:
     """Case 73. It holds no row, but its place in the row's queue: a client behind it can close the circle."""
     first, second = await stage.create(), await stage.create()
-    owner = await hire()
+    async with hiring(DatabaseOptions(url=database_url)) as hire:  # who looks before the circle is closed looks once
+        await _wait_in_a_deadlock(await hire(), stage, connect, first=first, second=second)
+
+
+async def _wait_in_a_deadlock(owner: Owner, stage: Stage, connect: Connect, *, first: UUID, second: UUID) -> None:
     held = {one.id: one for one in await owner.claim(2)}[SessionId(first)]
     a, b = Stage(await connect()), Stage(await connect())
     for client in (a, b):
-        await client.connection.execute("set deadlock_timeout = '10 s'; begin")  # the owner looks first
+        await client.connection.execute("set deadlock_timeout = '60 s'; begin")  # the owner looks first
     await a.send(first)
     await b.send(second)
     waiting = asyncio.create_task(owner.store.append(owner.id, [held.write(answer())], side=True))

@@ -10,11 +10,19 @@ import pytest
 from agentrt.core.journal import Entry
 from agentrt.core.session import Released, ReleaseReason
 from agentrt.ports import WakeupHandlers
+from agentrt.postgres import listener
 from agentrt.postgres.client import PostgresClientStore
 from agentrt.postgres.listener import PostgresWakeups, ids_of, names_of
 from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, answer
 from tests.postgres.stage import Stage
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause of the machine is no silence of the server's."""
+    monkeypatch.setattr(listener, "_PING_LIMIT_SECONDS", 60.0)
+    monkeypatch.setattr(listener, "_PROOF_SECONDS", 60.0)
 
 
 class Heard:

@@ -86,7 +86,8 @@ async def test_a_migration_waits_shortly_and_often_for_a_table_that_others_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(migrating, "_LOCK_SECONDS", 0.1)
-    monkeypatch.setattr(migrating, "_PAUSE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(migrating, "_LOCK_TRIES", 1_000_000)
+    monkeypatch.setattr(migrating, "_PAUSE_SECONDS", (0.1, 0.1))  # long enough to be seen
     known([*known_migrations(), later("alter table agentrt.workers add column more int")])
     using = connection.transaction()
     await using.start()

@@ -13,9 +13,10 @@ from agentrt.core.session import WorkerId
 from agentrt.ports import Answer, ToolTransactionBroken, ToolTransactionConflict, Write, Written
 from agentrt.postgres.pool import DatabaseOptions
 from agentrt.postgres.tooltransaction import Connection, ToolConnections, _PostgresToolTransaction
+from tests.looptime import let_pass
 from tests.postgres.owner import Held, HireOwner, Owner, answer, expire_lease, hiring, may_judge, result
 from tests.postgres.proxy import proxied
-from tests.postgres.stage import HANGS_AFTER_SECONDS, Stage, until
+from tests.postgres.stage import HANGS_AFTER_SECONDS, Stage, blocked, until
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -157,7 +158,7 @@ async def test_a_deadlock_between_two_tools_is_a_conflict_and_the_tool_can_run_a
     owner, held = calling
     await stage.connection.execute("insert into report values ('a'), ('b')")
     other = await connect()
-    await other.execute("set deadlock_timeout = '10s'")  # the tool's side finds it
+    await other.execute("set deadlock_timeout = '60s'")  # the tool's side finds it
     blocking = other.transaction()
     await blocking.start()
     await other.execute("update report set line = line where line = 'b'")
@@ -166,6 +167,7 @@ async def test_a_deadlock_between_two_tools_is_a_conflict_and_the_tool_can_run_a
         await connection.execute("set local deadlock_timeout = '10ms'")
         await connection.execute("update report set line = line where line = 'a'")
         waiting = asyncio.create_task(other.execute("update report set line = line where line = 'a'"))
+        await blocked(stage.connection, other)  # the tool looks once: from now on it closes the circle
         with pytest.raises(asyncpg.DeadlockDetectedError) as caught:
             await connection.execute("update report set line = line where line = 'b'")
         assert transaction.is_conflict(caught.value)
@@ -199,14 +201,16 @@ async def test_the_session_row_is_free_while_a_tool_works(calling: tuple[Owner, 
     owner, held = calling
     async with owner.store.tool_transaction(owner.id) as transaction:
         await (await transaction.connection()).execute("insert into report values ('a')")
-        async with asyncio.timeout(1):
-            await stage.send(held.id)
-            await owner.renew()
+        await stage.connection.execute("set lock_timeout = '10ms'")
+        await stage.send(held.id)
+        await owner.renew()
 
 
-async def test_a_tool_waits_for_a_free_connection(stage: Stage, database_url: str) -> None:
+async def test_a_tool_waits_for_a_free_connection_for_longer_than_a_transaction_may_take(
+    stage: Stage, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stage.create()
-    options = DatabaseOptions(url=database_url, transactional_connections=1, transactional_seconds=0.1)
+    options = DatabaseOptions(url=database_url, transactional_connections=1, transactional_seconds=60)
     async with hiring(options) as hire_narrow:
         owner = await hire_narrow()
         async with owner.store.tool_transaction(owner.id) as first:
@@ -219,7 +223,9 @@ async def test_a_tool_waits_for_a_free_connection(stage: Stage, database_url: st
                     assert await (await second.connection()).fetchval("select 1") == 1
 
             waiting = asyncio.create_task(wait_and_use())
-            assert await (await first.connection()).fetchval("select pg_sleep(0.3)::text") == ""
+            await asyncio.sleep(0)
+            let_pass(monkeypatch, seconds=100)
+            assert await (await first.connection()).fetchval("select 1") == 1
             order.append("first is over")
         await waiting
         assert order == ["first", "first is over", "second"]
@@ -294,7 +300,7 @@ async def test_a_rollback_under_a_running_statement_cuts_the_connection(
         sleeping = asyncio.ensure_future(connection.execute("select pg_sleep(60)"))
         await asyncio.sleep(0)
         await transaction.rollback()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANGS_AFTER_SECONDS):
         await asyncio.wait({sleeping})
     assert sleeping.exception() is not None
     assert await lines(stage.connection) == []
@@ -343,7 +349,7 @@ async def test_an_owner_frozen_between_its_last_statement_and_its_commit_keeps_t
     """Case 74: the one moment at which an owner holds a row across a round trip."""
     await stage.connection.execute("create table report (line text)")
     session = await stage.create()
-    async with hiring(DatabaseOptions(url=database_url, idle_transaction_seconds=0.5)) as hire:
+    async with hiring(DatabaseOptions(url=database_url, idle_transaction_seconds=60)) as hire:
         frozen = await hire("frozen")
         held = await frozen.take()
         await frozen.append(held, answer("hm", "write"))
@@ -357,6 +363,8 @@ async def test_an_owner_frozen_between_its_last_statement_and_its_commit_keeps_t
             assert await stage.connection.fetchval(free, session) is None
 
             # It does nothing more. Whoever waits gets the row when the server ends the frozen one's transaction.
+            assert await connection.fetchval("show idle_in_transaction_session_timeout") == "1min"
+            await connection.execute("set local idle_in_transaction_session_timeout = '10ms'")  # that minute passes
             waits = free.removesuffix(" skip locked")
             assert await stage.connection.fetchval(waits, session) == session
             assert await lines(stage.connection) == []

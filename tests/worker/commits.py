@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.session import WorkerId
 from agentrt.ports import SessionStore, Write, Written
+from agentrt.postgres.pool import DatabaseOptions
+from agentrt.postgres.store import PostgresStores
 from agentrt.worker.committer import Committer
 from tests.worker.ownership import Ground
 
@@ -53,6 +56,16 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
+
+
+@asynccontextmanager
+async def within(ground: Ground, **limits: float) -> AsyncIterator[Ground]:
+    """The ground with a store of other time limits."""
+    store = await PostgresStores(DatabaseOptions(url=ground.url, **limits)).sessions()  # type: ignore[arg-type]
+    try:
+        yield replace(ground, store=store)
+    finally:
+        await store.close()
 
 
 @asynccontextmanager

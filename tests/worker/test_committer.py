@@ -10,7 +10,7 @@ from agentrt.core.events import CommitFailed, CommitFinished
 from agentrt.core.journal import AssistantMessage
 from agentrt.core.session import Completed, Released, ReleaseReason, Seq, Status
 from agentrt.ports import Answer, NewEntry, UnstorableBatch, Written
-from tests.worker.commits import committing
+from tests.worker.commits import committing, within
 from tests.worker.ownership import OFFER, Ground, result
 
 
@@ -200,7 +200,13 @@ async def test_a_row_that_a_client_holds_up_keeps_nobody_waiting_and_goes_alone_
     open_transaction = client.transaction()
     await open_transaction.start()
     await client.execute("select agentrt.send_message($1, 'wait')", held.session.id)
-    async with committing(ground) as (committer, store):
+    async with (
+        within(ground, lock_seconds=60, statement_seconds=60) as patient,
+        committing(patient) as (
+            committer,
+            store,
+        ),
+    ):
         waits = [asyncio.create_task(committer.append(held, [result(str(n), call_id=str(n))])) for n in range(2)]
         await asyncio.gather(*[committer.append(other, [result()]) for other in others])
         await ground.heard.until(lambda: store.calls[-1][2])
@@ -225,7 +231,7 @@ async def test_a_row_that_is_free_is_written_while_others_stay_locked_for_as_lon
     await long.start()
     for holding in locked:
         await client.execute("select agentrt.send_message($1, 'wait')", holding.session.id)
-    async with committing(ground) as (committer, store):
+    async with within(ground, lock_seconds=1) as hasty, committing(hasty) as (committer, store):
 
         def alone() -> list[object]:
             return [write.lease.session_id for _, [write, *_], side in store.calls if side]
@@ -234,10 +240,12 @@ async def test_a_row_that_is_free_is_written_while_others_stay_locked_for_as_lon
         await ground.heard.until(lambda: len(set(alone())) == len(locked))  # each had a turn
         await short.start()
         await other.execute("select agentrt.send_message($1, 'wait')", brief.session.id)
-        turns = len(alone())
         mine = asyncio.create_task(committer.append(brief, [result()]))
         await ground.heard.until(lambda: brief.session.id in alone())
-        assert alone().index(brief.session.id) - turns <= 1, "it comes before those that had their turns"
+        ours = [n for n, (_, writes, _) in enumerate(store.calls) if brief.lease in [write.lease for write in writes]]
+        first = next(n for n in ours if store.calls[n][2])
+        turns = sum(side for _, _, side in store.calls[ours[2] : first])  # others', since its third answer "busy"
+        assert turns <= 1, "it comes before those that had their turns"
         await short.commit()
         assert (await mine).answer is Answer.WRITTEN
         assert not any(wait.done() for wait in waits)

@@ -11,12 +11,10 @@ from agentrt.core.errors import DatabaseUnavailable
 from agentrt.core.events import CommitFailed, CommitFinished
 from agentrt.core.journal import AssistantMessage
 from agentrt.ports import Answer, NewEntry, UnstorableBatch, Write
-from agentrt.postgres.pool import DatabaseOptions
-from agentrt.postgres.store import PostgresStores
 from agentrt.worker.commitline import CROWD, MOST_BYTES, MOST_SESSIONS, Asked, Bounds, Line, Sending
 from agentrt.worker.holding import Holding
 from tests.postgres.stage import HANGS_AFTER_SECONDS
-from tests.worker.commits import committing
+from tests.worker.commits import committing, within
 from tests.worker.ownership import Ground, result
 from tests.worker.scenes import Flawed
 
@@ -33,13 +31,25 @@ create trigger slow before insert on agentrt.journal for each row execute functi
 """
 
 
+TOO_MUCH = """
+create function public.refuse_a_crowd() returns trigger language plpgsql as $$
+begin
+  if (select count(*) from inserted) > 12 then
+    raise exception 'canceling statement due to statement timeout' using errcode = 'query_canceled';
+  end if;
+  return null;
+end $$;
+create trigger crowd after insert on agentrt.journal referencing new table as inserted
+  for each statement execute function public.refuse_a_crowd();
+"""
+
+
 @pytest.fixture
 async def impatient(ground: Ground) -> AsyncIterator[Ground]:
     """A worker's ground where a statement may take ``LIMIT_SECONDS``, and where the table ``slow`` makes it slow."""
     await ground.connection.execute(SLOW)
-    store = await PostgresStores(DatabaseOptions(url=ground.url, statement_seconds=LIMIT_SECONDS)).sessions()
-    yield replace(ground, store=store)
-    await store.close()
+    async with within(ground, statement_seconds=LIMIT_SECONDS) as hasty:
+        yield hasty
 
 
 def answer(characters: int) -> NewEntry:
@@ -99,14 +109,14 @@ async def test_the_writes_of_one_session_are_merged_within_the_bound_only(ground
     assert [len(write.entries) for _, [write], _ in store.calls] == [2, 2]
 
 
-async def test_a_commit_that_the_server_gives_up_is_split_until_it_fits(impatient: Ground) -> None:
-    """Sixteen together take longer than a statement may, each of them alone does not."""
-    holdings = await impatient.hold(17)
-    async with committing(impatient) as (committer, store):
+async def test_a_commit_that_the_server_gives_up_is_split_until_it_fits(ground: Ground) -> None:
+    """Sixteen together are more than the server does in time, eight are not."""
+    holdings = await ground.hold(17)
+    async with committing(ground) as (committer, store):
         store.gate.clear()
         first = asyncio.create_task(committer.append(holdings[0], [result()]))
         await store.arrived.wait()
-        await impatient.connection.execute("insert into public.slow values (null, $1)", LIMIT_SECONDS / 12)
+        await ground.connection.execute(TOO_MUCH)
         asked = [asyncio.create_task(committer.append(holding, [result()])) for holding in holdings[1:]]
         await asyncio.sleep(0)
         store.gate.set()
@@ -114,10 +124,10 @@ async def test_a_commit_that_the_server_gives_up_is_split_until_it_fits(impatien
             written = await asyncio.gather(first, *asked)
     assert [one.answer for one in written] == [Answer.WRITTEN] * 17
     assert [len(writes) for _, writes, _ in store.calls][:3] == [1, 16, 8]
-    assert impatient.heard.of(CommitFailed)[0].sessions == 16
-    assert sum(event.sessions for event in impatient.heard.of(CommitFinished)) == 17
+    assert ground.heard.of(CommitFailed)[0].sessions == 16
+    assert sum(event.sessions for event in ground.heard.of(CommitFinished)) == 17
     for holding in holdings:
-        assert await impatient.results(holding.session.id) == ["done"]
+        assert await ground.results(holding.session.id) == ["done"]
 
 
 async def test_nobody_waits_for_a_session_whose_write_alone_is_too_slow(impatient: Ground) -> None:

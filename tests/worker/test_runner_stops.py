@@ -159,7 +159,7 @@ async def test_after_a_cancel_between_two_calls_a_message_runs_with_a_valid_view
 
 
 @pytest.mark.one_server
-async def test_a_lost_session_stops_within_a_second_and_writes_nothing(database_url):
+async def test_a_lost_session_does_not_wait_for_its_model_and_writes_nothing(database_url):
     speaking = asyncio.Event()
 
     async def script(conversation: Conversation):
@@ -174,8 +174,7 @@ async def test_a_lost_session_stops_within_a_second_and_writes_nothing(database_
             before = await types(worker, session_id)
             holding.lose("cancelled")
             assert holding.task is not None
-            async with asyncio.timeout(1):
-                await asyncio.wait({holding.task})
+            await soon(asyncio.wait({holding.task}))
         assert await types(worker, session_id) == before
         assert len(told(worker, events.SessionLost)) == 1
 

@@ -11,7 +11,8 @@ from agentrt.core.journal import ApprovalRequested, ToolStarted
 from agentrt.settings import Settings
 from agentrt.testing import Call, Conversation, LocalWorker, ScriptedModel, local_worker
 from agentrt.worker.holding import Holding
-from tests.worker.scenes import agent_of, calls_once, found, head, kill, results, told, types
+from tests.looptime import let_pass
+from tests.worker.scenes import agent_of, calls_once, found, head, kill, results, running, soon, told, types
 
 pytestmark = pytest.mark.one_server
 
@@ -154,7 +155,7 @@ async def test_after_a_kill_reconcile_says_what_became_of_a_once_call(database_u
 async def test_only_a_return_and_two_exceptions_are_known_ends_of_a_once_call(database_url, error, outcome):
     """F26: never a plain "failed"."""
 
-    @tool(effect="once", timeout_seconds=0.05)
+    @tool(effect="once", timeout_seconds=0.05 if error is None else 600)
     async def act() -> str:
         """Act."""
         if error is None:
@@ -352,20 +353,26 @@ async def test_a_transaction_that_takes_too_long_is_rolled_back(database_url, co
         assert await connection.fetchval("select count(*) from public.report") == 0
 
 
-async def test_waiting_for_a_connection_does_not_count_into_the_time_limit(database_url, connection):
+async def test_waiting_for_a_connection_does_not_count_into_the_time_limit(database_url, connection, monkeypatch):
     await connection.execute("create table public.report (line text)")
+    holds = asyncio.Event()
 
     @tool(effect="transactional")
     async def write(ctx: ToolContext, line: str) -> str:
         """Write a row; the first one is never done."""
         await ctx.connection.execute("insert into public.report values ($1)", line)
-        await asyncio.Event().wait() if line == "first" else None
+        if not holds.is_set():
+            holds.set()
+            await asyncio.Event().wait()
         return "written"
 
-    settings = Settings(database_url=database_url, transactional_seconds=0.5, transactional_connections=1)
+    settings = Settings(database_url=database_url, transactional_seconds=60, transactional_connections=1)
     model = calls_once(Call("write", {"line": "first"}), Call("write", {"line": "second"}))
     async with local_worker(database_url, agent_of(write, model=model), settings=settings) as worker:
-        session_id = await worker.ask("a", "begin")
+        session_id = await worker.client.create("a", "begin")
+        async with running(worker):
+            await soon(holds.wait())
+            let_pass(monkeypatch, seconds=100)
         assert sorted(outcome for outcome, _ in await results(worker, session_id)) == ["ok", "timeout"]
         assert await connection.fetchval("select array_agg(line) from public.report") == ["second"]
 

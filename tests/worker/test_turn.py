@@ -12,9 +12,9 @@ from agentrt.core.journal import AssistantMessage, ModelRetried, StopReason, Usa
 from agentrt.core.messages import ModelOutput
 from agentrt.settings import Settings
 from agentrt.testing import Call, Conversation, Reply, ScriptedModel, local_worker
-from agentrt.worker import turn
+from tests.looptime import let_pass
 from tests.worker.models import at_once, failing, suspension, transient
-from tests.worker.scenes import found, head, results, types
+from tests.worker.scenes import found, head, results, running, soon, types
 
 pytestmark = pytest.mark.one_server
 
@@ -236,12 +236,21 @@ class _SetLater(asyncio.Event):
 
 
 async def test_a_call_that_outlasts_its_models_own_limits_is_given_up(database_url, monkeypatch):
-    monkeypatch.setattr(turn, "_BACKSTOP_SECONDS", 0.0)
-    settings = Settings(database_url=database_url, model_call_seconds=0.1)
-    model = failing(Reply(text="never", delay_seconds=3600))
-    async with local_worker(database_url, Agent("a", model=model), settings=settings) as worker:
-        session_id = await at_once(worker).ask("a", "begin")
+    asked = asyncio.Event()
+
+    def script(conversation: Conversation):
+        if asked.is_set():
+            return "ok"
+        asked.set()
+        return Reply(text="never", delay_seconds=3600)
+
+    settings = Settings(database_url=database_url, model_call_seconds=60)
+    async with local_worker(database_url, Agent("a", model=ScriptedModel(script)), settings=settings) as worker:
+        session_id = await worker.client.create("a", "begin")
+        async with running(at_once(worker)):
+            await soon(asked.wait())
+            let_pass(monkeypatch, seconds=100)
         [retried] = await found(worker, session_id, ModelRetried)
         assert retried.error_class == "transient"
-        assert "longer than 0.1 seconds" in retried.message
+        assert "longer than 60 seconds" in retried.message
         assert (await head(worker, session_id)).outcome == {"text": "ok"}
