@@ -41,6 +41,22 @@ async def test_a_worker_that_ends_before_it_works_ends_the_demo_with_its_exit_co
             await introduce(client, {"worker-1": ended_process}, show=Show(quiet=True))
 
 
+@pytest.fixture
+def waiting_process():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+async def test_workers_that_do_not_start_in_time_end_the_demo_with_one_sentence(
+    database_url, waiting_process, monkeypatch
+):
+    monkeypatch.setattr("agentrt.demo.run.START_SECONDS", 0)
+    async with connect(database_url) as client:
+        with pytest.raises(ConfigurationError, match="1 of 1 workers did not start within 0 s"):
+            await introduce(client, {"worker-1": waiting_process}, show=Show(quiet=True))
+
+
 def shown(entry: Entry, *, columns: int) -> list[str]:
     show, file = Show(quiet=False), io.StringIO()
     show._console = Console(file=file, width=columns, force_terminal=True, color_system=None, highlight=False)

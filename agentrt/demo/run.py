@@ -32,16 +32,17 @@ from agentrt.demo.show import Show
 from agentrt.minder import minded
 
 WORKERS = ("worker-1", "worker-2")
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 TIME_LIMIT_SECONDS = 300.0  # a scripted run takes some fifteen seconds; a real model may think
 
-# A short lease, so that the demo does not depend on the fast path of a takeover; see AGENTRT_LEASE_SECONDS.
+# A lease so short that the demo does not depend on the fast path of a takeover, and so long that a machine which stands
+# still for some seconds does not cost both workers their lives; see AGENTRT_LEASE_SECONDS.
 WORKER_SETTINGS = {
     "AGENTRT_AGENTS": "agentrt.demo.agent",
     "AGENTRT_SLOTS": "4",
     "AGENTRT_HEARTBEAT_SECONDS": "0.5",
     "AGENTRT_STOP_SECONDS": "1",
-    "AGENTRT_LEASE_SECONDS": "3",
+    "AGENTRT_LEASE_SECONDS": "10",
     "AGENTRT_HTTP_PORT": "0",
     "AGENTRT_LOG_LEVEL": "error",
 }
@@ -164,12 +165,17 @@ async def _course(
 
 async def introduce(client: Client, processes: Mapping[str, subprocess.Popen[bytes]], *, show: Show) -> None:
     """Wait until both workers have registered, and learn their ids."""
-    async with asyncio.timeout(START_SECONDS):
-        while len(registered := await client.workers()) < len(processes):
-            for name, process in processes.items():
-                if (code := process.poll()) is not None:
-                    raise ConfigurationError(f"{name} has ended with exit code {code}: what it printed above says why")
-            await asyncio.sleep(0.05)
+    until = time.monotonic() + START_SECONDS
+    while len(registered := await client.workers()) < len(processes):
+        for name, process in processes.items():
+            if (code := process.poll()) is not None:
+                raise ConfigurationError(f"{name} has ended with exit code {code}: what it printed above says why")
+        if time.monotonic() > until:
+            raise ConfigurationError(
+                f"{len(processes) - len(registered)} of {len(processes)} workers did not start within "
+                f"{START_SECONDS:.0f} s: run the demo again when the machine is less busy"
+            )
+        await asyncio.sleep(0.05)
     show.know({worker.id: worker.name for worker in registered})
     show.say(f"Two workers run: {', '.join(f'{name} (pid {process.pid})' for name, process in processes.items())}.")
 
