@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import servers
 from tests.databases import CHECKOUT, fresh_database
@@ -23,6 +24,16 @@ from tests.servers import Server
 GIVEN_URL = "AGENTRT_TEST_DATABASE_URL"
 RUN_FOLDER = "AGENTRT_TEST_RUN_FOLDER"
 SYSTEM_TIMEOUT_SECONDS = 300
+
+for name, examples in {"quick": 30, "ci": 100, "soak": 2_500}.items():
+    settings.register_profile(  # those marked ``many`` get twenty times as many
+        name,
+        max_examples=examples,
+        deadline=None,  # two cores are shared by many tests
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 _owner = pytest.StashKey[subprocess.Popen[str]]()
 

@@ -208,9 +208,8 @@ def approval_request(dice: random.Random) -> ApprovalRequested:
 # --- the reaper -----------------------------------------------------------------------------------------------------
 
 
-async def reap(judge: Owner, connection: asyncpg.Connection, *, over: asyncio.Event) -> Counter[str]:
+async def reap(judge: Owner, connection: asyncpg.Connection, *, found: Counter[str], over: asyncio.Event) -> None:
     """Sweeps all the time; now and then a worker's lease is over, and it may be marked before it renews."""
-    found = Counter[str]()
     while not over.is_set():
         await judge.renew()
         await may_judge(connection, judge.id)
@@ -223,7 +222,6 @@ async def reap(judge: Owner, connection: asyncpg.Connection, *, over: asyncio.Ev
         swept = await judge.reaper.sweep(judge.id)
         found += Counter(requeued=swept.requeued, failed=swept.failed, expired=swept.expired, due=swept.due, rounds=1)
         await asyncio.sleep(0.02)
-    return found
 
 
 # --- clients --------------------------------------------------------------------------------------------------------
