@@ -11,7 +11,7 @@ from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, hiring
 from tests.postgres.stage import Stage
 
-PATIENT = partial(DatabaseOptions, statement_seconds=60, lock_seconds=60, idle_transaction_seconds=60)
+PATIENT = partial(DatabaseOptions, statement_seconds=120, lock_seconds=120, idle_transaction_seconds=120)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.databases import CHECKOUT
 
 AGENT = "auditor"
-HANGS_AFTER_SECONDS = 20
+HANGS_AFTER_SECONDS = 60
 ARGUMENTS = '{"path": "x"}'
 ARGUMENTS_HASH = "c0ffee"
 

@@ -10,6 +10,7 @@ import pytest
 from agentrt.core.events import SessionReleased, WarningRaised, WorkerAborted, WorkerStarted, WorkerStopped
 from agentrt.core.session import SessionId
 from agentrt.worker import daemon as daemon_module
+from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.daemons import Held, working
 from tests.worker.ownership import Ground
 
@@ -47,13 +48,13 @@ async def test_a_session_that_cannot_be_released_is_left_to_the_sweep_and_the_ot
     hold_up: Callable[[Ground, SessionId], AbstractAsyncContextManager[None]],
 ) -> None:
     """F21."""
-    monkeypatch.setattr(daemon_module, "_GIVEN_UP_SECONDS", 20.0)
+    monkeypatch.setattr(daemon_module, "_GIVEN_UP_SECONDS", 60.0)
     held = Held(ground)
     stuck, free = await ground.create(), await ground.create()
     async with working(ground, held.agent(), db_lock_seconds=0.2) as worker:
         await ground.heard.until(lambda: len(held.begun) == 2)
         [started] = ground.heard.of(WorkerStarted)
-        async with hold_up(ground, stuck), asyncio.timeout(20):
+        async with hold_up(ground, stuck), asyncio.timeout(HANGS_AFTER_SECONDS):
             worker.daemon.drain("the test")
             worker.daemon.cut()
             await ground.heard.wait_for(SessionReleased)
