@@ -16,6 +16,14 @@ from agentrt.telemetry.metrics import Metrics
 from tests.commandline import SECONDS
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Nobody is dropped while the machine stands still, unless the test is about that."""
+    monkeypatch.setattr(http, "REQUEST_SECONDS", SECONDS)
+    monkeypatch.setattr(http, "ROOM_SECONDS", SECONDS)
+    monkeypatch.setattr(http._Handler, "timeout", SECONDS)
+
+
 def metrics(environ, start_response):
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"agentrt_info 1\n"]
@@ -100,10 +108,7 @@ def test_idle_clients_do_not_keep_others_from_an_answer():
                 connection.close()
 
 
-def test_a_probe_is_answered_at_once_however_many_clients_have_not_asked_yet(monkeypatch):
-    monkeypatch.setattr(http, "REQUEST_SECONDS", 60)
-    monkeypatch.setattr(http, "ROOM_SECONDS", 60)
-    monkeypatch.setattr(http._Handler, "timeout", 60)
+def test_a_probe_is_answered_at_once_however_many_clients_have_not_asked_yet():
     with serving() as url, ExitStack() as stack:
         address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
         for _ in range(3 * MAX_CONNECTIONS):
@@ -134,7 +139,6 @@ def test_connections_for_which_no_thread_could_be_started_take_no_place(monkeypa
 
 def test_clients_that_drip_are_dropped_when_the_time_for_a_request_is_over(monkeypatch):
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(http._Handler, "timeout", 60)
     with serving() as url:
         address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
         dripping = [socket.create_connection(address, timeout=SECONDS) for _ in range(MAX_CONNECTIONS)]
