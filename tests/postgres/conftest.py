@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from functools import partial
 
 import asyncpg
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from agentrt.postgres.pool import DatabaseOptions
 from tests.postgres.owner import HireOwner, hiring
 from tests.postgres.stage import Stage
-
-PATIENT = partial(DatabaseOptions, statement_seconds=120, lock_seconds=120, idle_transaction_seconds=120)
 
 
 @pytest.fixture
@@ -40,7 +37,14 @@ async def stages(connect: Callable[[], Awaitable[asyncpg.Connection]]) -> tuple[
 
 @pytest.fixture
 async def hire(database_url: str) -> AsyncIterator[HireOwner]:
-    """Registers workers in the test's own database. What a test lets them wait for, they wait for, however long the
-    machine takes between two steps."""
-    async with hiring(PATIENT(url=database_url)) as hire:
+    """Registers workers in the test's own database."""
+    async with hiring(DatabaseOptions(url=database_url)) as hire:
+        yield hire
+
+
+@pytest.fixture
+async def hire_patient(database_url: str) -> AsyncIterator[HireOwner]:
+    """Registers workers that wait for what a test lets them wait for, however long it takes between two steps."""
+    options = DatabaseOptions(url=database_url, lock_seconds=20, statement_seconds=60, idle_transaction_seconds=60)
+    async with hiring(options) as hire:
         yield hire

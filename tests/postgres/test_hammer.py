@@ -25,7 +25,9 @@ HELD_SECONDS = 0.4
 
 
 @pytest.mark.timeout(90)
-async def test_hammering_loses_and_doubles_nothing(hire: HireOwner, connection: asyncpg.Connection, connect: Connect):
+async def test_hammering_loses_and_doubles_nothing(
+    hire_patient: HireOwner, connection: asyncpg.Connection, connect: Connect
+):
     """Case 73, case 53, case 56, F24: and no deadlock on the owner's side, no gap, no entry of an old owner."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
@@ -35,8 +37,8 @@ async def test_hammering_loses_and_doubles_nothing(hire: HireOwner, connection: 
     await connection.execute("update agentrt.sessions set max_attempts = 1000")
     clients = [HammeringClient(Stage(await connect()), sessions, ledger, dice) for _ in range(CLIENTS)]
     holder = HammeringClient(Stage(await connect()), sessions, ledger, dice)
-    judge, reaping = await hire("judge"), await connect()
-    workers = [HammeringWorker(await hire(name), ledger, dice) for name in ("anna", "bert")]
+    judge, reaping = await hire_patient("judge"), await connect()
+    workers = [HammeringWorker(await hire_patient(name), ledger, dice) for name in ("anna", "bert")]
 
     async with asyncio.TaskGroup() as everybody:
         for worker in workers:

@@ -159,12 +159,12 @@ async def test_a_message_queued_while_the_run_fails_begins_the_next_run(
 
 @pytest.mark.parametrize("ending", [FAILED, BOOM])
 async def test_a_message_queued_while_the_ending_waits_for_the_row_begins_the_next_run(
-    hire: HireOwner, stages: tuple[Stage, Stage], ending: Outcome
+    hire_patient: HireOwner, stages: tuple[Stage, Stage], ending: Outcome
 ) -> None:
     """Case 86. The ending's own snapshot is older than the message."""
     client, stage = stages
     session = await stage.create(max_attempts=1)
-    owner = await hire()
+    owner = await hire_patient()
     held = await owner.take()
     async with client.connection.transaction():
         await client.send(session, "later", when_running="queue")

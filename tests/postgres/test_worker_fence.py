@@ -129,10 +129,12 @@ async def test_a_reap_that_comes_while_an_append_holds_the_row_takes_over_behind
     ]  # fmt: skip
 
 
-async def test_an_append_that_waits_for_a_reap_writes_nothing(hire: HireOwner, stage: Stage, connect: Connect) -> None:
+async def test_an_append_that_waits_for_a_reap_writes_nothing(
+    hire_patient: HireOwner, stage: Stage, connect: Connect
+) -> None:
     """Case 16."""
     session = await stage.create()
-    owner, judge = await hire(), await hire()
+    owner, judge = await hire_patient(), await hire_patient()
     held = await owner.take()
     await stage.connection.execute("update agentrt.workers set state = 'dead' where id = $1", owner.id)
     reaping = await connect()

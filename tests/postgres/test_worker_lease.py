@@ -76,10 +76,10 @@ async def test_an_expired_lease_that_nobody_took_is_renewed_and_still_writes(hir
 
 
 async def test_a_renewal_that_waited_for_its_row_reaches_as_far_ahead_as_any_other(
-    hire: HireOwner, connection: asyncpg.Connection, connect: Connect
+    hire_patient: HireOwner, connection: asyncpg.Connection, connect: Connect
 ) -> None:
     """Case 18."""
-    owner = await hire(lease_seconds=0.5)  # nobody judges it
+    owner = await hire_patient(lease_seconds=0.5)  # nobody judges it
     locking = await connect()
     async with locking.transaction():
         await locking.execute("select from agentrt.workers for update")

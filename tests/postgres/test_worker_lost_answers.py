@@ -79,12 +79,12 @@ async def test_a_write_whose_answer_is_lost_is_repeated_without_harm(
 
 
 async def test_a_write_that_dies_before_its_commit_is_written_once_when_repeated(
-    hire: HireOwner, stages: tuple[Stage, Stage], connection: asyncpg.Connection
+    hire_patient: HireOwner, stages: tuple[Stage, Stage], connection: asyncpg.Connection
 ) -> None:
     """Case 31."""
     client, stage = stages
     session = await stage.create()
-    owner = await hire()
+    owner = await hire_patient()
     held = await owner.take()
     write = held.write(answer())
     async with client.connection.transaction():

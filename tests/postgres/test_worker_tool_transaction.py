@@ -22,11 +22,11 @@ Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
 
 @pytest.fixture
-async def calling(hire: HireOwner, stage: Stage) -> tuple[Owner, Held]:
+async def calling(hire_patient: HireOwner, stage: Stage) -> tuple[Owner, Held]:
     """A worker that holds a session with one open call, and a table for the tool."""
     await stage.connection.execute("create table report (line text)")
     await stage.create()
-    owner = await hire()
+    owner = await hire_patient()
     held = await owner.take()
     await owner.append(held, answer("hm", "write"))
     return owner, held
