@@ -13,7 +13,6 @@ from agentrt.core.journal import AssistantMessage
 from agentrt.ports import Answer, NewEntry, UnstorableBatch, Write
 from agentrt.worker.commitline import CROWD, MOST_BYTES, MOST_SESSIONS, Asked, Bounds, Line, Sending
 from agentrt.worker.holding import Holding
-from tests.postgres.stage import HANGS_AFTER_SECONDS
 from tests.worker.commits import committing, within
 from tests.worker.ownership import Ground, result
 from tests.worker.scenes import Flawed
@@ -120,10 +119,10 @@ async def test_a_commit_that_the_server_gives_up_is_split_until_it_fits(ground: 
         asked = [asyncio.create_task(committer.append(holding, [result()])) for holding in holdings[1:]]
         await asyncio.sleep(0)
         store.gate.set()
-        async with asyncio.timeout(HANGS_AFTER_SECONDS):
-            written = await asyncio.gather(first, *asked)
+        await ground.heard.until(lambda: len(store.calls) >= 3)
+        assert [len(writes) for _, writes, _ in store.calls][:3] == [1, 16, 8]
+        written = await asyncio.gather(first, *asked)
     assert [one.answer for one in written] == [Answer.WRITTEN] * 17
-    assert [len(writes) for _, writes, _ in store.calls][:3] == [1, 16, 8]
     assert ground.heard.of(CommitFailed)[0].sessions == 16
     assert sum(event.sessions for event in ground.heard.of(CommitFinished)) == 17
     for holding in holdings:
