@@ -213,6 +213,13 @@ MUTATIONS = (
         "  order by id\n",
         "postgres/test_worker_offering::test_of_two_workers_that_withdraw_at_the_same_time_the_last_one_finds_nobody",
     ),
+    _guard(
+        "a renewal brings back no agent that was withdrawn after it was sent", RENEW,
+        "case when w.agents = $7 then $5::text[] else w.agents end",
+        "case when w.agents = $7 then $5::text[] else $5 end",
+        "postgres/test_worker_offering::"
+        "test_a_renewal_that_was_on_its_way_does_not_offer_again_what_was_withdrawn_meanwhile",
+    ),
     # --- clients ---
     _guard(
         "a command locks the session", CREATE, "where s.id = _lock_session.session_id for no key update",

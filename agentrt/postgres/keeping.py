@@ -27,6 +27,7 @@ class PostgresKeeperStore:
         self._options = options
         self._connection = RoleConnection(options, Role.KEEPER, direct=True, reconnects=False)
         self._server: object = None  # the pid of the server process that holds the lock
+        self._agents: object = None  # as the worker's row had them when we saw it last
 
     async def lock_liveness(self, *, looks: int = 0) -> int | None:
         """``looks``: how often to look at least through a pooler, for who is told nothing by renewals."""
@@ -76,13 +77,22 @@ class PostgresKeeperStore:
             worker.lease_seconds,
             liveness_key,
         )
+        self._agents = worker.agents
 
     async def renew(self, worker: WorkerInfo, liveness_key: int | None, *, draining: bool) -> Renewal:
         rows = await self._connection.fetch(
-            statements.RENEW, worker.id, worker.lease_seconds, liveness_key, draining, worker.agents, self._server
+            statements.RENEW,
+            worker.id,
+            worker.lease_seconds,
+            liveness_key,
+            draining,
+            worker.agents,
+            self._server,
+            self._agents,
         )
         if not rows:
             return Renewal(state=WorkerState.GONE, locked=False, grants=())
+        self._agents = rows[0]["agents"]
         grants = tuple(
             Grant(
                 session_id=SessionId(row["id"]),

@@ -71,3 +71,14 @@ async def test_a_workers_row_follows_what_it_offers_and_so_does_what_sessions_wa
     await owner.renew()
     assert await stage.connection.fetchval(OFFERED, owner.id) == [AGENT]
     assert await stage.connection.fetchval(WAITS_FOR, session) == "a free slot"
+
+
+async def test_a_renewal_that_was_on_its_way_does_not_offer_again_what_was_withdrawn_meanwhile(
+    hire: HireOwner, connection: asyncpg.Connection
+) -> None:
+    """Else the next worker that withdraws the agent takes this one for able, and nobody says that nobody is."""
+    first, second = await hire(), await hire()
+    await withdraw(first)
+    await first.renew()
+    assert await connection.fetchval(OFFERED, first.id) == []
+    assert not await withdraw(second)

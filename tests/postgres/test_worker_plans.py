@@ -57,7 +57,7 @@ async def arguments(owner: Owner, connection: asyncpg.Connection) -> Mapping[str
         "head": (rows[0]["id"],),
         "wrote": (rows[0]["id"], "w:1:0"),
         "withdraw_agent": (owner.id, AGENT, "default"),
-        "renew": (owner.id, 15.0, None, False, [AGENT], None),
+        "renew": (owner.id, 15.0, None, False, [AGENT], None, [AGENT]),
         "mark": (owner.id,),
         "sweep": (owner.id, 500),
     }

@@ -9,7 +9,7 @@ with offering as materialized (
   order by id
   for no key update
 ),
-withdrawn as (                                          -- renewals say the same until it is offered again
+withdrawn as (                                          -- a renewal that is on its way does not bring it back
   update agentrt.workers
   set agents = array_remove(agents, $2)
   where id = $1 and id in (select id from offering)
