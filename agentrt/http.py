@@ -160,6 +160,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    request_queue_size = 128  # a flood fills five, as usual, at once: a probe is then heard a second later, too late
     daemon_threads = True
     block_on_close = False  # an idle client must not hold up the end of the process
 

@@ -118,6 +118,16 @@ def test_a_probe_is_answered_at_once_however_many_clients_have_not_asked_yet():
         assert ask(url + "/livez")[0] == 200
 
 
+def test_a_flood_that_comes_faster_than_the_server_takes_it_finds_room_to_wait():
+    """Whom the system turns away asks again after a second, as long as an orchestrator waits for a probe."""
+    server = ProbeServer("127.0.0.1", 0, metrics=metrics, live=Health, ready=Health)
+    with ExitStack() as stack:
+        for _ in range(3 * MAX_CONNECTIONS):  # it takes none before it is entered
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+    with server:
+        assert ask(f"http://127.0.0.1:{server.port}/livez")[0] == 200
+
+
 def test_connections_for_which_no_thread_could_be_started_take_no_place(monkeypatch):
     start = threading.Thread.start
     refused: list[threading.Thread] = []
