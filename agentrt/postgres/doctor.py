@@ -22,7 +22,7 @@ OLDEST_VERSION = 150_000
 CLOCK_SECONDS = 2.0
 SNAPSHOT_SECONDS = 300
 HEARD_SECONDS = 3.0
-LOOKS = 50
+LOCK_LOOKS = 50
 """At a lock through a pooler that may be busy: a worker notices by its renewals what it overlooked, and we do not."""
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -148,7 +148,7 @@ async def _listen(options: DatabaseOptions) -> Finding:
 async def _locks(options: DatabaseOptions) -> Finding:
     keeper = PostgresKeeperStore(options)
     try:
-        key = await keeper.lock_liveness(looks=LOOKS)
+        key = await keeper.lock_liveness(looks=LOCK_LOOKS)
     finally:
         await keeper.close()
     if key is None:
