@@ -24,7 +24,7 @@ SECONDS = 10.0
 HELD_SECONDS = 0.4
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 async def test_hammering_loses_and_doubles_nothing(
     hire_patient: HireOwner, connection: asyncpg.Connection, connect: Connect
 ):

@@ -154,7 +154,7 @@ async def test_a_session_that_somebody_holds_locked_is_skipped_at_once(
     owner = await hire()
     async with client.connection.transaction():
         await client.send(locked)
-        async with asyncio.timeout(HANGS_AFTER_SECONDS):  # less than lock_timeout
+        async with asyncio.timeout(HANGS_AFTER_SECONDS):  # who waits fails by its lock_timeout
             assert [held.id for held in await owner.claim(5)] == [free]
     assert [held.id for held in await owner.claim(5)] == [locked]
 

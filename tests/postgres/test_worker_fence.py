@@ -64,7 +64,7 @@ async def test_a_locked_session_is_busy_and_the_other_ninety_nine_do_not_wait(
     await may_judge(connection, judge.id)
     async with client.connection.transaction():
         await client.send(held[50].id)
-        async with asyncio.timeout(HANGS_AFTER_SECONDS):  # less than lock_timeout
+        async with asyncio.timeout(HANGS_AFTER_SECONDS):  # who waits fails by its lock_timeout
             written = await owner.append_all(held, answer())
             await owner.renew()
             await judge.reaper.mark(judge.id)

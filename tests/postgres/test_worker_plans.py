@@ -197,7 +197,7 @@ async def loading(connection: asyncpg.Connection) -> AsyncIterator[None]:
         await connection.execute(index["definition"])
 
 
-@pytest.mark.timeout(120)  # making a million sessions takes most of it
+@pytest.mark.timeout(600)  # making a million sessions takes most of it
 async def test_a_million_finished_sessions_and_a_full_queue_change_no_plan(
     hire: HireOwner, connection: asyncpg.Connection, database_url: str
 ) -> None:
