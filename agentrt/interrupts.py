@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -104,10 +104,21 @@ def wait_to_read(file: int) -> None:
     """Wait until there is something to read, or its end.
 
     A signal interrupts at once. ``read`` itself does not hear the one that comes in the instant in which it begins.
+
+    Raises:
+        KeyboardInterrupt: a signal came; nothing was read.
     """
-    with _told_by_a_pipe() as told:
-        while file not in select.select([file, told], [], [])[0]:
-            os.read(told, 4096)
+    told = False
+
+    def interrupt(*_: object) -> None:  # raises nothing: the pipe would stay where signals are written to
+        nonlocal told
+        told = True
+
+    with _instead(interrupt), _told_by_a_pipe() as pipe:
+        while not told and file not in select.select([file, pipe], [], [])[0]:
+            os.read(pipe, 4096)
+    if told:
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -117,12 +128,19 @@ def _instead(handler: Callable[..., object]) -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: found for number in _SIGNALS if in_main and (found := signal.getsignal(number)) in ours}
     try:
-        for number in before:
-            signal.signal(number, handler)
+        _set(dict.fromkeys(before, handler))
         yield
     finally:
-        for number, found in before.items():
-            signal.signal(number, found)
+        try:
+            _set(before)
+        except KeyboardInterrupt:  # one that came meanwhile
+            _set(before)
+            raise
+
+
+def _set(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @contextmanager

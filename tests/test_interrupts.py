@@ -203,6 +203,45 @@ def test_a_signal_in_the_instant_in_which_somebody_begins_to_read_is_heard(monke
     os.close(reading)
 
 
+def signalled_behind(monkeypatch, name, number):
+    """A signal as soon as this function of ``signal`` has first done what it was called for."""
+    called, function = [], getattr(signal, name)
+
+    def call(*arguments: Any, **options: Any) -> object:
+        given = function(*arguments, **options)
+        called.append(arguments)
+        if called == [arguments]:
+            signal.raise_signal(number)
+        return given
+
+    monkeypatch.setattr(signal, name, call)
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+def test_a_signal_in_the_instant_in_which_reading_is_prepared_leaves_nothing_that_signals_are_written_to(monkeypatch):
+    reading, writing = os.pipe()
+    with monkeypatch.context() as instant:
+        signalled_behind(instant, "set_wakeup_fd", signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.wait_to_read(reading)
+    assert signal.set_wakeup_fd(-1) == -1
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_signal_in_the_instant_in_which_the_handlers_are_set_back_leaves_none_of_ours(monkeypatch):
+    def hold() -> None:
+        with interrupts.held():
+            signalled_behind(monkeypatch, "signal", signal.SIGTERM)
+
+    interrupts.end_in_order()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    with pytest.raises(KeyboardInterrupt):
+        hold()
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_begins_while_signals_are_held_is_whole_before_they_interrupt(number):
