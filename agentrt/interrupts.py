@@ -7,6 +7,7 @@ import inspect
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_ENDING = tuple(signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))  # Windows has one
+_SIGNALS = (*_ENDING, signal.SIGINT)
 
 
 def end_in_order() -> None:
     """Let SIGTERM, and a terminal that is closed, raise KeyboardInterrupt; inside of ``run`` they cancel instead."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, _as_ctrl_c)
 
@@ -147,6 +149,9 @@ def _set(handlers: Mapping[signal.Signals, Any]) -> None:
 def _woken(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Wake the loop at each signal. One that comes in the instant in which it begins to wait would be heard no earlier
     than what it waits for."""
+    if sys.platform == "win32":  # its loop reads no pipe, and is woken by itself
+        yield
+        return
     with _told_by_a_pipe() as told:
         loop.add_reader(told, os.read, told, 4096)
         try:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from agentrt import interrupts
+from tests.commandline import SECONDS
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -155,6 +158,23 @@ def test_runs_of_one_runner_are_cancelled_one_by_one():
                 interrupts.run(wait_for_ever(), runner=runner)
             assert interrupts.run(answer(), runner=runner) == 42
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("before_a_terminal")
+def test_a_system_whose_loop_reads_no_pipe_runs_commands_too(monkeypatch):
+    async def answer() -> int:
+        return 42
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_reader", asyncio.AbstractEventLoop.add_reader)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert interrupts.run(answer()) == 42
+
+
+def test_a_system_without_hangups_can_import_the_command_line():
+    program = (
+        "import signal; del signal.SIGHUP; import agentrt.cli, agentrt.interrupts; agentrt.interrupts.end_in_order()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS)
 
 
 @contextmanager
