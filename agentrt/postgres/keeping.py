@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -26,8 +26,8 @@ class PostgresKeeperStore:
     def __init__(self, options: DatabaseOptions) -> None:
         self._options = options
         self._connection = RoleConnection(options, Role.KEEPER, direct=True, reconnects=False)
-        self._server: object = None  # the pid of the server process that holds the lock
-        self._agents: object = None  # as the worker's row had them when we saw it last
+        self._server: int | None = None  # the pid of the server process that holds the lock
+        self._agents: Sequence[str] | None = None  # as the worker's row had them when we saw it last
 
     async def lock_liveness(self, *, looks: int = 0) -> int | None:
         """``looks``: how often to look at least through a pooler, for who is told nothing by renewals."""
