@@ -153,7 +153,7 @@ def _woken(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         yield
         return
     with _told_by_a_pipe() as told:
-        loop.add_reader(told, os.read, told, 4096)
+        loop.add_reader(told, lambda: os.read(told, 4096))  # uvloop lets Python see signals in Python's functions only
         try:
             yield
         finally:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from agentrt import interrupts
 from tests.commandline import SECONDS
@@ -195,13 +196,18 @@ def signalled_elsewhere() -> Iterator[threading.Event]:
 
 
 @pytest.mark.usefixtures("before_a_terminal")
-def test_a_signal_in_the_instant_in_which_the_loop_begins_to_wait_is_heard():
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_signal_in_the_instant_in_which_the_loop_begins_to_wait_is_heard(loop):
     async def wait_for_ever(go: threading.Event) -> None:
         asyncio.get_running_loop().call_soon(go.set)
         await asyncio.get_running_loop().create_future()
 
-    with signalled_elsewhere() as go, pytest.raises(KeyboardInterrupt):
-        interrupts.run(wait_for_ever(go))
+    with (
+        signalled_elsewhere() as go,
+        asyncio.Runner(loop_factory=loop) as runner,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        interrupts.run(wait_for_ever(go), runner=runner)
 
 
 @pytest.mark.usefixtures("before_a_terminal")
