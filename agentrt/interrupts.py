@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _ENDING = tuple(signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))  # Windows has one
+INTERRUPTED = 130
+"""Exit code of what a signal ended."""
+
 _SIGNALS = (*_ENDING, signal.SIGINT)
 
 
@@ -33,11 +36,12 @@ def _as_ctrl_c(*_: object) -> None:
 
 
 def run(coroutine: Coroutine[Any, Any, T], *, runner: asyncio.Runner | None = None) -> T:
-    """Run a coroutine to its end, or cancel it at Ctrl-C and the signals of ``end_in_order``; a third one insists.
+    """Run a coroutine to its end, or cancel it at Ctrl-C and the signals of ``end_in_order``; a third one ends the
+    process at once, and what it has started is ended by its minders.
 
     asyncio's own way is for Ctrl-C alone, and raises an exception in the middle of the loop when one more comes, or
-    the first after the coroutine's end. That could hit the C code of the database's driver, which ends in a
-    segmentation fault or in an answer that never comes.
+    the first after the coroutine's end. That could hit the C code of the database's driver, or the loop's own
+    book-keeping, which ends in a segmentation fault or in an answer that never comes.
 
     Raises:
         KeyboardInterrupt: a signal came; the coroutine has ended.
@@ -49,7 +53,7 @@ def run(coroutine: Coroutine[Any, Any, T], *, runner: asyncio.Runner | None = No
         nonlocal told
         told += 1
         if told > 2:
-            raise KeyboardInterrupt
+            os._exit(INTERRUPTED)
         if task is not None and not task.done():
             task.get_loop().call_soon_threadsafe(task.cancel)
 
