@@ -9,7 +9,7 @@ import pytest
 
 from agentrt.cli.database import parse_duration
 from agentrt.core.errors import InvalidArgument
-from tests.commandline import SECONDS, assert_one_sentence, run, run_process
+from tests.commandline import SECONDS, Ran, assert_one_sentence, run, run_process
 from tests.ports import reserved_port
 
 SLOW_IMPORTS = {"asyncpg", "pydantic_ai", "openai", "anthropic", "mcp", "fastmcp", "prometheus_client", "structlog"}
@@ -43,10 +43,11 @@ def test_help_costs_no_more_than_five_times_the_frameworks_that_it_stands_on():
     assert processor_seconds("-m", "agentrt", "--help") < 5 * frameworks
 
 
-def test_version_is_that_of_the_package():
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version_is_that_of_the_package(word):
     from importlib.metadata import version
 
-    assert run("version").out == version("agentrt") + "\n"
+    assert run(word) == Ran(0, version("agentrt") + "\n", "")
 
 
 def test_a_command_that_does_not_exist_is_wrong_use():

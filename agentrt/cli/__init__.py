@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -54,6 +54,22 @@ def version() -> None:
     from importlib.metadata import version as installed
 
     typer.echo(installed("agentrt"))
+
+
+def _version_alone(asked: object) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def before_any_command(
+    *,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version_alone, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take what stands before a command's name."""
 
 
 def main() -> NoReturn:
