@@ -191,6 +191,15 @@ def test_a_chat_with_a_session_that_does_not_exist_is_refused(database_url):
     assert "00000000-0000-0000-0000-000000000000" in ran.err
 
 
+def test_a_chat_with_a_session_of_another_agent_is_refused_and_nothing_is_sent(database_url):
+    session = run("sessions", "create", "greeter", "hello", url=database_url).out.strip()
+    ran = run("chat", "clerk", "--session", session, url=database_url, stdin="hi\n")
+    assert_one_sentence(
+        ran, code=2, names=(session, "agent greeter, not of clerk", f"chat greeter --session {session}")
+    )
+    assert len(json.loads(run("sessions", "show", session, "--json", url=database_url).out)["journal"]) == 2
+
+
 # --- dev ------------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from agentrt.cli.lines import Lines, unless_told
 from agentrt.cli.options import text_option
 from agentrt.cli.output import one_line, printable
 from agentrt.cli.sessions import database
-from agentrt.core.errors import ClientError
+from agentrt.core.errors import ClientError, InvalidArgument
 from agentrt.core.session import Status
 from agentrt.interrupts import run
 
@@ -105,7 +105,12 @@ class _Chat:
     def _come_back(self, session: str) -> Session | None:
         """To a terminal with what was said since the last message; what goes on is waited for."""
         head = self._do(self._client.get(session))
-        self._session_id, self._seen, self._agent = head.id, head.last_seq, head.agent
+        if head.agent != self._agent:
+            raise InvalidArgument(
+                f"session {head.id} is one of agent {head.agent}, not of {self._agent}: "
+                f"agentrt chat {head.agent} --session {head.id} goes on with it"
+            )
+        self._session_id, self._seen = head.id, head.last_seq
         if not self._lines.interactive:
             return head
         self._seen = self._do(self._last_message(head.id))
