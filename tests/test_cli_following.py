@@ -1,6 +1,8 @@
 """Who follows a session sees what happens, who did it, and whether anybody is there to go on with it."""
 
 import asyncio
+import re
+import signal
 import subprocess
 import sys
 from uuid import UUID
@@ -21,7 +23,7 @@ from agentrt.core.journal import (
     ToolStarted,
 )
 from agentrt.core.session import Seq
-from tests.commandline import environment, run
+from tests.commandline import SECONDS, environment, run
 
 pytestmark = pytest.mark.one_server
 
@@ -54,6 +56,42 @@ def test_who_follows_a_session_that_nobody_serves_is_told(database_url, after_se
             assert "no worker is running, so the session waits" in following.stderr.readline()
         finally:
             following.kill()
+
+
+def interrupted(url: str, *arguments: str, told: str) -> tuple[int, str]:
+    """Ctrl-C as soon as the command has told these words; its exit code, and what else stands on standard error."""
+    following = subprocess.Popen(
+        [sys.executable, "-u", "-m", "agentrt", "sessions", *arguments],
+        env=environment(url=url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with following:
+        try:
+            stream = following.stderr if told.startswith("no ") else following.stdout
+            assert stream is not None
+            assert any(told in line for line in stream)
+            following.send_signal(signal.SIGINT)
+            _, err = following.communicate(timeout=SECONDS)
+        finally:
+            following.kill()
+    return following.returncode, err
+
+
+@pytest.mark.parametrize("command", ["create", "follow", "send"])
+def test_who_no_longer_follows_is_told_that_the_session_goes_on_and_how_to_come_back(database_url, command):
+    arguments = {
+        "create": ("create", "greeter", "hello", "--follow"),
+        "follow": ("follow", created(database_url)),
+        "send": ("send", created(database_url), "more", "--follow"),
+    }[command]
+    code, err = interrupted(database_url, *arguments, told="no worker is running")
+    assert code == 130
+    assert re.fullmatch("the session goes on; agentrt sessions follow [0-9a-f-]{36} shows it\n", err)
+
+
+def test_of_a_session_that_has_ended_nobody_is_told_that_it_goes_on(database_url):
+    session = created(database_url)
+    run("sessions", "cancel", session, url=database_url)
+    assert interrupted(database_url, "follow", session, "--stay", told="session_cancelled") == (130, "")
 
 
 async def test_a_worker_that_is_about_to_start_is_not_missed(database_url, psql, monkeypatch, capsys):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from agentrt.cli.border import DONE, FAILED, warn
 from agentrt.cli.lines import reader_watched, unless_told
@@ -28,18 +32,35 @@ async def follow_entries(
     client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool = False
 ) -> int:
     """Show entries until the run has ended, or waits; the exit code. ``stay``: until nobody reads any more."""
-    shown = _show_entries(client, session_id, after_seq=after_seq, as_json=as_json, stay=stay)
-    code = await unless_told(shown, reader_watched)
+    seen = _Seen()
+    shown = _show_entries(client, session_id, after_seq=after_seq, as_json=as_json, stay=stay, seen=seen)
+    try:
+        code = await unless_told(shown, reader_watched)
+    except asyncio.CancelledError:  # by Ctrl-C, which ends a look and no session
+        if not seen.idle:
+            behind = "\n" if sys.stderr.isatty() else ""  # ^C stands there
+            typer.echo(f"{behind}the session goes on; agentrt sessions follow {session_id} shows it", err=True)
+        raise
     return DONE if code is None else code
 
 
-async def _show_entries(client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool) -> int:
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of a session: whether it goes on."""
+
+    idle: bool = False
+
+
+async def _show_entries(
+    client: Client, session_id: SessionId, *, after_seq: int, as_json: bool, stay: bool, seen: _Seen
+) -> int:
     from agentrt.core.journal import TERMINAL, SessionSuspended
 
     names = WorkerNames(client)
     show_entry = printer(as_json=as_json, names=names)
     head = await client.get(session_id)
     if head.last_seq <= after_seq:
+        seen.idle = idle(head)
         if idle(head) and not stay:
             return _exit_code(head)
         await warn_if_waiting(client, head)
@@ -48,11 +69,12 @@ async def _show_entries(client: Client, session_id: SessionId, *, after_seq: int
             if not as_json:
                 await names.learn(entry)
             show_entry(entry)
+            seen.idle = isinstance(entry.data, (*TERMINAL, SessionSuspended))
             if entry.seq == head.last_seq:  # all that there was is shown
                 await warn_if_waiting(client, head)
             if stay or entry.seq < head.last_seq:
                 continue
-            if idle(head) or isinstance(entry.data, (*TERMINAL, SessionSuspended)):
+            if idle(head) or seen.idle:
                 head = await client.get(session_id)
                 if idle(head) and head.last_seq == entry.seq:
                     break
