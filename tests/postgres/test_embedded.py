@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,7 +110,7 @@ def test_without_the_extra_the_error_names_the_command_to_run(monkeypatch, tmp_p
         embedded.start(tmp_path / "data")
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path):
+def test_a_folder_that_cannot_be_used_is_named(tmp_path, caplog):
     missing = tmp_path / "missing" / "data"
     with pytest.raises(ConfigurationError, match=str(missing)):
         embedded.start(missing)
@@ -118,11 +119,29 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     (full / "somebody's file").touch()
-    with pytest.raises(ConfigurationError, match=str(full)):
+    with pytest.raises(ConfigurationError, match=f'{full}.*initdb ended with exit code 1 .directory "{full}" exists'):
         embedded.start(full)
+    assert caplog.records == []
     assert [path.name for path in full.iterdir() if path.name != ".handle_pids.json"] == ["somebody's file"]
 
 
-def test_a_setting_that_no_server_takes_is_an_error_and_not_a_hang(tmp_path):
-    with pytest.raises(ConfigurationError, match="pg_ctl ended with exit code 1"):
+def test_a_setting_that_no_server_takes_is_an_error_and_not_a_hang(tmp_path, caplog):
+    with pytest.raises(ConfigurationError, match=r"pg_ctl ended with exit code 1 \(.* contains errors\)"):
         embedded.start(tmp_path / "data", settings={"max_connections": "many"})
+    assert caplog.records == []
+
+
+def test_ctrl_c_while_a_folder_is_filled_is_not_told_as_a_failure(tmp_path, caplog, monkeypatch):
+    popen = subprocess.Popen
+
+    def interrupted(command, *arguments, **options):
+        process = popen(command, *arguments, **options)
+        if Path(command[0]).name == "initdb":  # Ctrl-C is for all that the terminal has in its foreground
+            process.send_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt), embedded.running(tmp_path / "data"):
+        pass
+    assert caplog.records == []
