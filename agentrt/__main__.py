@@ -20,8 +20,10 @@ def main() -> NoReturn:
         at_rest = signal.getsignal(signal.SIGINT)  # ignored in the background of a shell, and then so it stays
         if at_rest is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
-        if sys.argv[1:2] == ["worker"] and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _drained)  # the worker sets its own as soon as it could hold a session
+        if sys.argv[1:2] == ["worker"]:
+            for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # Windows has one
+                if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+                    signal.signal(number, _drained)  # the worker sets its own as soon as it could hold a session
         from agentrt.cli import main as run
 
         try:

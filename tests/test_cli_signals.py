@@ -68,10 +68,21 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_quietly(database_url, module
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("module", ["agentrt.cli", "typer", "agentrt.app", "asyncpg", "agentrt.worker.daemon"])
-def test_a_worker_that_is_terminated_while_it_is_imported_is_drained(database_url, tmp_path, module):
+@pytest.mark.parametrize(
+    ("number", "module"),
+    [
+        (signal.SIGTERM, "agentrt.cli"),
+        (signal.SIGTERM, "typer"),
+        (signal.SIGTERM, "agentrt.app"),
+        (signal.SIGTERM, "asyncpg"),
+        (signal.SIGTERM, "agentrt.worker.daemon"),
+        (signal.SIGHUP, "typer"),
+        (signal.SIGHUP, "asyncpg"),
+    ],
+)
+def test_a_worker_that_is_ended_while_it_is_imported_is_drained(database_url, tmp_path, number, module):
     agents = write_agents(tmp_path)
-    done = signalled(signal.SIGTERM, module, "worker", url=database_url, agents=agents, http_port="0")
+    done = signalled(number, module, "worker", url=database_url, agents=agents, http_port="0")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

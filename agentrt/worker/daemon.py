@@ -1,7 +1,7 @@
 """The worker process's top: signals, drain, and one incarnation after another.
 
 A worker that was declared dead stops everything and registers anew under a new id. A drain begins with the first
-SIGTERM or SIGINT; a second one cuts its time.
+SIGTERM, SIGINT or SIGHUP; a second SIGTERM or SIGINT cuts its time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from agentrt.worker.pacing import Backoff, jittered, wait_for
 __all__ = ["Daemon", "MakeRunner", "RunSession", "WorkerParts"]
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_HANGUP: Final = "SIGHUP"
+"""A terminal was closed. Its shell and the kernel both say so, and thus a second one cuts nothing short."""
 
 _LAST_SECONDS = 10.0
 """For what was cancelled to journal what is unknown and to be released; then the drain goes on without it."""
@@ -101,7 +104,7 @@ class Daemon:
     def _signalled(self, name: str) -> None:
         if self._drained_at is None:
             self.drain(name)
-        else:
+        elif name != _HANGUP:
             self.cut()
 
     @contextmanager
@@ -114,7 +117,7 @@ class Daemon:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._signalled, signal.Signals(number).name)
 
-        before = {number: signal.signal(number, heard) for number in SIGNALS}
+        before = {number: signal.signal(number, heard) for number in (*SIGNALS, *_hangup())}
         try:
             yield
         finally:
@@ -208,3 +211,9 @@ class Daemon:
             "slots": incarnation.worker.slots,
             "heartbeat_age_seconds": round(incarnation.keeper.heartbeat_age_seconds, 3),
         }
+
+
+def _hangup() -> tuple[signal.Signals, ...]:
+    """SIGHUP, unless nohup had it ignored; Windows has none."""
+    numbers = [number for number in signal.Signals if number.name == _HANGUP]
+    return tuple(number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import threading
 from contextlib import suppress
@@ -79,14 +78,19 @@ async def test_sessions_are_claimed_run_and_completed_and_the_worker_stops_when_
 # --- drain ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_drain_lets_a_tool_finish_and_releases_at_the_next_committed_boundary(ground: Ground) -> None:
-    """Case 22."""
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP]])
+async def test_a_drain_lets_a_tool_finish_and_releases_at_the_next_committed_boundary(
+    ground: Ground, numbers: list[signal.Signals]
+) -> None:
+    """Case 22. A terminal that is closed may say so twice."""
     held = Held(ground)
     session_id = await ground.create()
     async with working(ground, held.agent()) as worker:
         await ground.heard.until(lambda: held.begun)
-        os.kill(os.getpid(), signal.SIGTERM)
-        await ground.heard.wait_for(WorkerDraining)
+        for number in numbers:
+            signal.raise_signal(number)
+        [draining] = await ground.heard.wait_for(WorkerDraining)
+        assert draining.reason == numbers[0].name
         later = await ground.create()
         beats = len(ground.heard.of(HeartbeatSucceeded))
         await ground.heard.wait_for(HeartbeatSucceeded, beats + 1)
@@ -98,6 +102,20 @@ async def test_a_drain_lets_a_tool_finish_and_releases_at_the_next_committed_bou
     row = await ground.row(session_id)
     assert (row["status"], row["attempt"], row["takeovers"]) == ("queued", 1, 0)
     assert (await ground.row(later))["fencing_token"] == 0, "nothing is claimed once the drain has begun"
+
+
+async def test_a_worker_under_nohup_works_on_when_its_terminal_is_closed(ground: Ground) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with working(ground, Held(ground).agent()):
+            await ground.heard.wait_for(WorkerStarted)
+            signal.raise_signal(signal.SIGHUP)
+            beats = len(ground.heard.of(HeartbeatSucceeded))
+            await ground.heard.wait_for(HeartbeatSucceeded, beats + 1)
+            assert not ground.heard.of(WorkerDraining)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_when_the_drains_time_is_over_started_once_tools_get_more_and_the_others_are_cancelled(
@@ -156,9 +174,9 @@ async def test_a_second_signal_cuts_the_wait_and_what_is_unknown_is_journaled(gr
     session_id = await ground.create()
     async with working(ground, held.agent(calls=("pay",))) as worker:
         await ground.heard.until(lambda: held.begun)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         await ground.heard.wait_for(WorkerDraining)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         await ground.heard.wait_for(WorkerStopped)
     assert held.ended == ["pay cancelled"]
     assert await _outcomes(ground, session_id) == ["unknown"]
