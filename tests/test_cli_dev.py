@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentrt.cli.dev import _Supervisor
+from agentrt.cli.dev import _end, _Supervisor
 from agentrt.demo.run import _workers
 from agentrt.postgres import embedded
 from tests.commandline import SECONDS, assert_one_sentence, environment, run
@@ -48,6 +48,25 @@ def test_ctrl_c_in_the_instant_in_which_dev_has_started_its_worker_ends_that_too
     environ = environment(url="postgresql://127.0.0.1:1/nowhere", http_port="0", log_level="error")
     assert _Supervisor((write_agents(tmp_path),), environ, own=None).run() == 0
     assert [process.poll() is None for process in started] == [False, False]  # the worker, and who minds it
+
+
+def test_a_worker_that_is_not_waited_for_is_killed_before_its_database_is_stopped(monkeypatch):
+    deaf = subprocess.Popen(["sh", "-c", 'trap "" TERM; echo deaf; exec sleep 600'], stdout=subprocess.PIPE)
+    with deaf:
+        try:
+            assert deaf.stdout is not None
+            assert deaf.stdout.readline() == b"deaf\n"
+
+            def two_more_ctrl_c():
+                for _ in range(2):
+                    signal.raise_signal(signal.SIGINT)
+
+            monkeypatch.setattr(deaf, "terminate", two_more_ctrl_c)
+            with pytest.raises(KeyboardInterrupt):
+                _end(deaf)
+            assert deaf.returncode == -signal.SIGKILL
+        finally:
+            deaf.kill()
 
 
 def test_ctrl_c_in_the_instant_in_which_the_demo_has_started_a_worker_ends_that_too(monkeypatch):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -247,13 +247,15 @@ class _Own:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
-    with held():  # it is ending already, and what it drains to ends after it
-        process.terminate()
-        try:
+    try:
+        with held(), suppress(subprocess.TimeoutExpired):  # it is ending already, and what it drains to ends after it
+            process.terminate()
             process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    finally:
+        if process.poll() is None:  # or whoever waits insists
+            with held():
+                process.kill()
+                process.wait()
 
 
 def watched_folders(names: tuple[str, ...]) -> tuple[Path, ...]:
