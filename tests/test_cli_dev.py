@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentrt.cli.dev import _end, _Supervisor
+from agentrt.cli.dev import _end, _Supervisor, only_dev_in, with_database
+from agentrt.core.errors import ConfigurationError
 from agentrt.demo.run import _workers
 from agentrt.postgres import embedded
+from agentrt.settings import Settings
 from tests.commandline import SECONDS, assert_one_sentence, environment, run
 from tests.servers import ended, new_folder
 from tests.workerprocess import write_agents
@@ -27,6 +29,25 @@ def test_a_file_of_agents_that_does_not_exist_is_named_before_anything_is_starte
     ran = run("dev", "--agents", str(tmp_path / "nofile.py"), "--folder", str(folder))
     assert_one_sentence(ran, code=2, names=("nofile.py", "there is no such file"))
     assert not folder.exists()
+
+
+def test_a_second_dev_in_the_same_folder_is_refused_until_the_first_has_ended(capsys):
+    folder = new_folder()
+    try:
+        with with_database(Settings(), folder):
+            capsys.readouterr()
+            with (
+                pytest.raises(
+                    ConfigurationError, match=rf"another agentrt dev runs in {folder}: .*--folder.*{folder}/url"
+                ),
+                with_database(Settings(), folder),
+            ):
+                pass
+            assert capsys.readouterr().out == ""
+        with only_dev_in(folder):
+            pass
+    finally:
+        shutil.rmtree(folder)
 
 
 def interrupted_behind(monkeypatch, module, name):
@@ -91,6 +112,7 @@ def test_ctrl_c_in_the_instant_in_which_a_server_has_started_stops_it(monkeypatc
 @dataclass
 class Dev:
     process: subprocess.Popen[str]
+    folder: Path
     worker: psutil.Process
     postgres: psutil.Process
 
@@ -118,7 +140,7 @@ def dev(folder: Path) -> Iterator[Dev]:
         (worker,) = (each for each in psutil.Process(process.pid).children() if "worker" in each.cmdline())
         postgres = psutil.Process(int((data / "postgres" / "postmaster.pid").read_text().split()[0]))
         started = [worker, postgres]
-        yield Dev(process, worker, postgres)
+        yield Dev(process, data, worker, postgres)
     finally:
         process.kill()
         for each in started:
@@ -144,6 +166,9 @@ def test_dev_in_a_shells_background_ends_by_a_signal_with_all_that_it_started(tm
 def test_what_a_dev_has_started_ends_when_it_is_killed(tmp_path):
     with dev(tmp_path) as running:
         running.process.kill()
+        running.process.wait()
+        with only_dev_in(running.folder):  # is nobody's, though the worker is still ending
+            pass
         code, told = running.end()
     assert code == -signal.SIGKILL
     assert "worker.stopped" in told

@@ -131,10 +131,37 @@ def with_database(settings: Settings, folder: Path | None) -> Iterator[Settings]
         raise ConfigurationError(
             f"cannot keep the database in {data.parent} ({error.strerror}): name another folder with --folder"
         ) from error
-    typer.echo(f"PostgreSQL runs in {data}; its data is kept.")
-    with embedded_server(data) as url:
-        _hint_of(data).write_text(url, encoding="utf-8")
-        yield on_one_server(settings, url)
+    with only_dev_in(data.parent):
+        typer.echo(f"PostgreSQL runs in {data}; its data is kept.")
+        with embedded_server(data) as url:
+            _hint_of(data).write_text(url, encoding="utf-8")
+            yield on_one_server(settings, url)
+
+
+@contextmanager
+def only_dev_in(folder: Path) -> Iterator[None]:
+    """Keep every other one out while the block runs: its database would end with ours. However this process ends, the
+    system takes its lock away.
+
+    Raises:
+        ConfigurationError: another one runs in the folder.
+    """
+    if sys.platform == "win32":  # has no such locks
+        yield
+        return
+    import fcntl
+
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another agentrt dev runs in {folder}: name another folder with --folder, or use its database, "
+                f"whose URL is in {folder / 'url'}, with agentrt worker"
+            ) from None
+        except OSError as error:
+            warn(f"{folder} takes no lock ({error.strerror}): see to it that no second agentrt dev runs in it")
+        yield
 
 
 def _data_in(folder: Path | None) -> Path:
