@@ -9,8 +9,10 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -327,13 +329,13 @@ def _import(source: str) -> ModuleType:
     except ConfigurationError as error:
         raise AgentDefinitionError(f"{source}: {error}") from error
     except SyntaxError as error:
-        raise AgentDefinitionError(f"{source}: {error.filename}, line {error.lineno}: {error.msg}") from error
+        raise AgentDefinitionError(f"{_place(source, error.filename, error.lineno)}: {error.msg}") from error
     except ModuleNotFoundError as error:
         file = f"./{source.replace('.', '/')}.py"
         hint = f"; a file is named with its .py: {file}" if error.name == source.partition(".")[0] else ""
-        raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {error}{hint}") from error
+        raise AgentDefinitionError(f"{_where(source, error)}: {type(error).__name__}: {error}{hint}") from error
     except (Exception, SystemExit) as error:  # the user's module may do anything
-        raise AgentDefinitionError(f"{source}: {_where(error)}{type(error).__name__}: {message_of(error)}") from error
+        raise AgentDefinitionError(f"{_where(source, error)}: {type(error).__name__}: {message_of(error)}") from error
 
 
 def _import_module(name: str) -> ModuleType:
@@ -368,7 +370,19 @@ def _make_importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _where(error: BaseException) -> str:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    last = frames[-1] if frames else None
-    return f"{last.filename}, line {last.lineno}: " if last and last.filename != __file__ else ""
+_INSTALLED: Final = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+_LIBRARIES: Final = tuple(f"{folder}{os.sep}" for folder in [*_INSTALLED, Path(__file__).parent])
+_IMPORTING: Final = ("<frozen importlib.", importlib.__file__, __file__)
+
+
+def _where(source: str, error: BaseException) -> str:
+    """The last line of the user's own code that led to the error: it may be raised deep in a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    loaded = [frame.filename for frame in frames if not frame.filename.startswith(_IMPORTING)][:1]
+    own = [frame for frame in frames if frame.filename in loaded or not frame.filename.startswith(("<", *_LIBRARIES))]
+    return _place(source, own[-1].filename, own[-1].lineno) if own else source
+
+
+def _place(source: str, file: str | None, line: int | None) -> str:
+    itself = file is not None and Path(source).resolve() == Path(file)
+    return f"{source}, line {line}" if itself else f"{source}: {file}, line {line}"
