@@ -10,7 +10,14 @@ import pytest
 import agentrt
 from agentrt import Client, Limits, connect
 from agentrt.core.content import Image, Text
-from agentrt.core.errors import Conflict, DatabaseUnavailable, InvalidArgument, InvalidTransition, NotFound
+from agentrt.core.errors import (
+    ConfigurationError,
+    Conflict,
+    DatabaseUnavailable,
+    InvalidArgument,
+    InvalidTransition,
+    NotFound,
+)
 from agentrt.core.session import Status
 from tests.postgres.proxy import proxied
 
@@ -37,6 +44,16 @@ async def test_connect_is_awaited_or_used_as_a_context_manager(database_url):
 async def test_nobody_at_the_url_is_told_at_connect():
     with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1"):
         await connect("postgresql://127.0.0.1:1/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"), [(None, "None"), ("", "''"), (" ", "' '"), (b"postgresql://me:secret@host/x", "bytes")]
+)
+async def test_a_url_that_is_missing_is_told_with_what_to_set(url, shown):
+    with pytest.raises(
+        ConfigurationError, match=f"url={shown} is not the URL .*: give one .*AGENTRT_DATABASE_URL, set"
+    ):
+        await connect(url)
 
 
 async def test_a_session_is_created_with_all_its_options(client):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from agentrt.core.errors import DatabaseUnavailable, InvalidArgument, NotFound
+from agentrt.core.errors import ConfigurationError, DatabaseUnavailable, InvalidArgument, NotFound
 from agentrt.core.journal import Entry
 from agentrt.core.session import Seq, Session, SessionId, Status, WorkerId
 from agentrt.core.storable import storable_json, storable_text
@@ -95,6 +95,7 @@ class PostgresClientStore:
             DatabaseUnavailable: nobody answers there.
             ConfigurationError: the URL, the user or the database is wrong; a standby.
         """
+        _check_given(url)
         options = DatabaseOptions(url=url, direct_url=direct_url, statement_seconds=_CALL_SECONDS, lock_seconds=10)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -206,3 +207,13 @@ def _text(text: str | None) -> str | None:
 
 def _plain(row: asyncpg.Record) -> Mapping[str, Any]:
     return {name: load(value) if name in _JSON_COLUMNS else value for name, value in row.items()}
+
+
+def _check_given(url: object) -> None:
+    """The driver would take an empty one for that of the server of this machine."""
+    if not isinstance(url, str) or not url.strip():
+        shown = repr(url) if url is None or isinstance(url, str) else type(url).__name__  # its value may be a secret
+        raise ConfigurationError(
+            f"url={shown} is not the URL of a database: give one such as postgresql://user:password@host:5432/database"
+            "; if you take it from a variable such as AGENTRT_DATABASE_URL, set that"
+        )
