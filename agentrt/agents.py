@@ -324,6 +324,10 @@ def _agents_of(module: ModuleType) -> list[Agent]:
 
 def _import(source: str) -> ModuleType:
     is_file = source.endswith(".py") or "/" in source
+    if not source.endswith(".py") and (":" in source or not (is_file or all(source.split(".")))):
+        raise AgentDefinitionError(
+            f"{source}: this is neither a module nor a .py file: name one, such as shop or shop.py"
+        )
     try:
         return _import_file(Path(source)) if is_file else _import_module(source)
     except ConfigurationError as error:

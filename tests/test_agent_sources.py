@@ -31,3 +31,11 @@ def test_an_error_in_a_file_that_lies_beside_is_shown_there(tmp_path):
     (tmp_path / "shop.py").write_text(f"import {beside.stem}")
     [problem] = Registry.load(str(tmp_path / "shop.py")).problems
     assert problem == f"{tmp_path / 'shop.py'}: {beside}, line 3: KeyError: 'AGENTRT_TEST_NO_SUCH_KEY'"
+
+
+@pytest.mark.parametrize("source", [".", "..", ".shop", "shop.", "shop:shop", "shop.py:shop", "./shop.py:shop"])
+def test_what_is_neither_a_module_nor_a_file_is_told_with_what_to_write(tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text("from agentrt import Agent\nshop = Agent('shop', model='openai:x')")
+    [problem] = Registry.load(source).problems
+    assert problem == f"{source}: this is neither a module nor a .py file: name one, such as shop or shop.py"
