@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -60,6 +61,7 @@ __all__ = [
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _LIMITS = TypeAdapter(Limits)
 _OVERRIDABLE: Final = frozenset({"limits", "model", "instructions"})
+_OPTIONS: Final = ("model", "instructions", "tools", "limits", "allow_overrides")
 _LATER: Final = frozenset({"output", "lifespan", "secrets", "mcp"})
 
 
@@ -195,14 +197,17 @@ def _refuse_later(name: str, later: Mapping[str, Any]) -> None:
             raise AgentDefinitionError(
                 f"agent {name}: {option}= is not supported by this version of agentrt; leave it out"
             )
-        raise AgentDefinitionError(f"agent {name}: there is no option {option!r}")
+        close = difflib.get_close_matches(option, _OPTIONS, n=1, cutoff=0.6)
+        known = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_OPTIONS)}"
+        raise AgentDefinitionError(f"agent {name}: there is no option {option!r}; {known}")
 
 
 def _checked_model(name: str, model: object) -> Any:
     if isinstance(model, str):
         if MODEL_NAME.fullmatch(model):
             return model
-        raise AgentDefinitionError(f"agent {name}: model={model!r} is not of the form 'provider:name'")
+        example = "write for example 'openai:gpt-5' or 'anthropic:claude-opus-5-5'"
+        raise AgentDefinitionError(f"agent {name}: model={model!r} is not of the form 'provider:name'; {example}")
     if callable(getattr(model, "request", None)) and isinstance(getattr(model, "identity", None), ModelIdentity):
         return model
     raise AgentDefinitionError(f"agent {name}: model={model!r} is neither 'provider:name' nor a model object")

@@ -211,7 +211,7 @@ def test_a_tool_that_cannot_be_used_as_written_is_refused(options, function, wor
         ({"name": "a b"}, "agent 'a b'"),
         ({"name": "_x"}, "a letter or digit first"),
         ({"name": None}, "agent None"),
-        ({"model": "gpt"}, "'provider:name'"),
+        ({"model": "gpt"}, "'provider:name'; write for example 'openai:gpt-5'"),
         ({"model": "openai-chat:"}, "'provider:name'"),
         ({"model": 5}, "model=5"),
         ({"model": ["openai:a", "openai:b"]}, "model=["),
@@ -230,7 +230,8 @@ def test_a_tool_that_cannot_be_used_as_written_is_refused(options, function, wor
         ({"mcp": []}, "mcp= is not supported"),
         ({"lifespan": None}, "lifespan= is not supported"),
         ({"secrets": None}, "secrets= is not supported"),
-        ({"temperature": 1}, "no option 'temperature'"),
+        ({"temperature": 1}, "no option 'temperature'; known: model, instructions, tools, limits, allow_overrides"),
+        ({"instruction": "hi"}, "no option 'instruction'; did you mean 'instructions'?"),
     ],
 )
 def test_an_agent_that_cannot_be_used_as_written_is_refused(options, words):
