@@ -94,6 +94,12 @@ def test_of_a_session_that_has_ended_nobody_is_told_that_it_goes_on(database_url
     assert interrupted(database_url, "follow", session, "--stay", told="session_cancelled") == (130, "")
 
 
+def test_a_worker_that_was_killed_and_that_nobody_has_missed_yet_serves_nobody(database_url, psql):
+    psql(A_WORKER.replace("now() + ", "now() - "))
+    assert "no worker is running" in run("sessions", "create", "greeter", "hello", url=database_url).err
+    assert "alive, but gone" in run("workers", "list", url=database_url).out
+
+
 async def test_a_worker_that_is_about_to_start_is_not_missed(database_url, psql, monkeypatch, capsys):
     async with connect(database_url) as client:
         looked, workers = asyncio.Event(), client.workers

@@ -112,7 +112,7 @@ async def warn_if_unserved(client: Client, agent: str, queue: str, *, patience_s
 
 
 async def _missing(client: Client, agent: str, queue: str) -> str | None:
-    workers = [worker for worker in await client.workers() if worker.state == "alive"]
+    workers = [worker for worker in await client.workers() if worker.state == "alive" and not worker.expired]
     if any(agent in worker.agents and queue in worker.queues for worker in workers):
         return None
     agents = sorted({name for worker in workers for name in worker.agents})

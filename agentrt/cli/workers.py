@@ -39,7 +39,7 @@ def list_workers(
                 (
                     row.id,
                     f"{row.name}:{row.pid}",
-                    row.state,
+                    f"{row.state}, but gone" if row.expired else row.state,
                     f"{row.busy}/{row.slots}",
                     relative(row.renewed_at),
                     relative(row.started_at),

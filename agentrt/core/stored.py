@@ -172,7 +172,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:
-    """A row of the view ``worker_list``."""
+    """A row of the view ``worker_list``. ``expired``: its lease has, and nobody has declared it dead yet."""
 
     id: WorkerId
     name: str
@@ -186,6 +186,7 @@ class WorkerRow:
     state: str
     started_at: datetime
     renewed_at: datetime
+    expired: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,8 @@ order by requested_at, id
 limit $2
 """
 _WORKERS = """
-select id, name, host, pid, version, agents, queues, slots, busy, state, started_at, renewed_at
+select id, name, host, pid, version, agents, queues, slots, busy, state, started_at, renewed_at,
+  state in ('alive', 'draining') and lease_expires_at < statement_timestamp() as expired
 from agentrt.worker_list
 order by started_at, id
 """
