@@ -14,6 +14,7 @@ import pytest
 
 from agentrt.cli.dev import _end, _Supervisor, only_dev_in, with_database
 from agentrt.core.errors import ConfigurationError
+from agentrt.demo.run import _end as end_workers
 from agentrt.demo.run import _workers
 from agentrt.postgres import embedded
 from agentrt.settings import Settings
@@ -71,7 +72,8 @@ def test_ctrl_c_in_the_instant_in_which_dev_has_started_its_worker_ends_that_too
     assert [process.poll() is None for process in started] == [False, False]  # the worker, and who minds it
 
 
-def test_a_worker_that_is_not_waited_for_is_killed_before_its_database_is_stopped(monkeypatch):
+@pytest.mark.parametrize("end", [_end, lambda process: end_workers([process])], ids=["dev", "demo"])
+def test_a_worker_that_is_not_waited_for_is_killed_before_its_database_is_stopped(monkeypatch, end):
     deaf = subprocess.Popen(["sh", "-c", 'trap "" TERM; echo deaf; exec sleep 600'], stdout=subprocess.PIPE)
     with deaf:
         try:
@@ -84,7 +86,7 @@ def test_a_worker_that_is_not_waited_for_is_killed_before_its_database_is_stoppe
 
             monkeypatch.setattr(deaf, "terminate", two_more_ctrl_c)
             with pytest.raises(KeyboardInterrupt):
-                _end(deaf)
+                end(deaf)
             assert deaf.returncode == -signal.SIGKILL
         finally:
             deaf.kill()

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -128,19 +128,23 @@ def _workers(url: str, *, model: str | None) -> Iterator[Mapping[str, subprocess
                     minders.enter_context(minded(processes[name].pid, signal.SIGTERM))
             yield processes
         finally:
-            with interrupts.held():
-                _end(processes.values())
+            _end(processes.values())
 
 
-def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
+    try:
+        with interrupts.held():
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+    finally:  # or whoever waits insists
+        with interrupts.held():
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.wait()
 
 
 async def _course(
