@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
@@ -20,6 +21,9 @@ def main() -> NoReturn:
         at_rest = signal.getsignal(signal.SIGINT)  # ignored in the background of a shell, and then so it stays
         if at_rest is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
+            atexit.register(
+                signal.signal, signal.SIGINT, signal.SIG_IGN
+            )  # comes last; then Python's default would kill
         if sys.argv[1:2] == ["worker"]:
             for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # Windows has one
                 if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored

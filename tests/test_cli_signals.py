@@ -53,9 +53,28 @@ def test_the_command_starts_where_signals_are_expected():
     assert project["project"]["scripts"] == {"agentrt": "agentrt.__main__:main"}
 
 
+def test_ctrl_c_in_pythons_own_last_moments_does_not_take_the_exit_code():
+    program = """
+import os, signal, sys
+
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+last = Last()
+sys.argv[1:] = ["version"]
+from agentrt.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_is_imported_before_signals_are_expected_is_next_to_nothing():
     program = (
-        "import sys; before = set(sys.modules); import agentrt.__main__; print(*sorted(set(sys.modules) - before))"
+        "import sys; before = {*sys.modules, *sys.builtin_module_names}; import agentrt.__main__; "
+        "print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment(), cwd=ROOT,
                           capture_output=True, text=True, check=True, timeout=SECONDS)  # fmt: skip

@@ -77,11 +77,9 @@ def temporary(*, settings: Mapping[str, str | int] | None = None) -> Iterator[Em
     Raises:
         ConfigurationError: as ``start``.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="agentrt-", ignore_cleanup_errors=True) as parent,
-        _until_left(Path(parent) / "data", settings) as server,
-    ):
-        yield server
+    with _left_whole() as left:
+        parent = left.enter_context(tempfile.TemporaryDirectory(prefix="agentrt-", ignore_cleanup_errors=True))
+        yield _start_until(left, Path(parent) / "data", settings)
 
 
 @contextmanager
@@ -97,18 +95,28 @@ def running(folder: Path | None) -> Iterator[str]:
         with temporary() as server:
             yield server.url
         return
-    with _until_left(folder) as server:
-        yield server.url
+    with _left_whole() as left:
+        yield _start_until(left, folder).url
 
 
 @contextmanager
-def _until_left(folder: Path, settings: Mapping[str, str | int] | None = None) -> Iterator[EmbeddedServer]:
-    with ExitStack() as left:
+def _left_whole() -> Iterator[ExitStack]:
+    """A stack whose end the next signal does not cut: the one before has perhaps begun it."""
+    left = ExitStack()
+    try:
+        yield left
+    finally:
         with held():
-            server = start(folder, settings=settings)
-            left.enter_context(server.minded())
-            left.callback(server.stop)
-        yield server
+            left.close()
+
+
+def _start_until(left: ExitStack, folder: Path, settings: Mapping[str, str | int] | None = None) -> EmbeddedServer:
+    """Start a server that is stopped when the stack is left."""
+    with held():
+        server = start(folder, settings=settings)
+        left.enter_context(server.minded())
+        left.callback(server.stop)
+    return server
 
 
 def start(folder: Path, *, settings: Mapping[str, str | int] | None = None) -> EmbeddedServer:

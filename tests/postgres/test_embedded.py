@@ -15,6 +15,7 @@ import pytest
 
 from agentrt.core.errors import ConfigurationError
 from agentrt.postgres import embedded
+from agentrt.postgres.embedded import EmbeddedServer
 from tests.servers import ended, new_folder
 
 pytestmark = [pytest.mark.system]
@@ -145,3 +146,19 @@ def test_ctrl_c_while_a_folder_is_filled_is_not_told_as_a_failure(tmp_path, capl
     with pytest.raises(KeyboardInterrupt), embedded.running(tmp_path / "data"):
         pass
     assert caplog.records == []
+
+
+def test_a_signal_that_comes_while_a_temporary_server_ends_leaves_no_folder_behind(monkeypatch):
+    folders = []
+    stop = EmbeddedServer.stop
+
+    def interrupted(server: EmbeddedServer) -> None:
+        folders.append(server.folder)
+        signal.raise_signal(signal.SIGINT)
+        stop(server)
+
+    monkeypatch.setattr(EmbeddedServer, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt), embedded.temporary():
+        pass
+    (folder,) = folders
+    assert not folder.parent.exists()
