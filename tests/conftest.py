@@ -7,6 +7,7 @@ tests marked ``system`` or ``one_server`` run on the newest only. AGENTRT_TEST_D
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -144,6 +145,17 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(database_url)
     yield connection
     await connection.close(timeout=60)
+
+
+@pytest.fixture
+def before_a_terminal() -> Iterator[None]:
+    """Signals as a program in the foreground of a terminal has them, wherever the tests were started from."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_quietly(database_url, module
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.usefixtures("before_a_terminal")
 @pytest.mark.parametrize(
     ("number", "module"),
     [

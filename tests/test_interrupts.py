@@ -91,13 +91,6 @@ def test_a_signal_that_a_parent_has_made_ignored_stays_so():
     assert interrupts.run(survive()) == 42
 
 
-@pytest.fixture
-def before_a_terminal() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("before_a_terminal")
 def test_ctrl_c_behind_the_end_of_a_run_interrupts_nothing_of_what_is_still_ended():
     seen = []

@@ -49,6 +49,7 @@ class Daemon:
         self._incarnation: Incarnation | None = None
         self._drained_at: float | None = None
         self._cut_at: float | None = None
+        self._hung_up = False
         self._draining = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,9 +103,13 @@ class Daemon:
                 self._incarnation.changed.set()
 
     def _signalled(self, name: str) -> None:
+        hangup = name == _HANGUP
         if self._drained_at is None:
+            self._hung_up = hangup
             self.drain(name)
-        elif name != _HANGUP:
+        elif self._hung_up:  # whoever closes the terminal may say it in both ways; that is no second thought
+            self._hung_up = hangup
+        elif not hangup:
             self.cut()
 
     @contextmanager
