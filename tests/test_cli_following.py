@@ -88,6 +88,19 @@ def test_who_no_longer_follows_is_told_that_the_session_goes_on_and_how_to_come_
     assert re.fullmatch("the session goes on; agentrt sessions follow [0-9a-f-]{36} shows it\n", err)
 
 
+async def test_who_leaves_in_the_middle_of_what_has_ended_is_told_nothing(database_url, capsys, monkeypatch):
+    def interrupt(_):
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(following, "printer", lambda **_: interrupt)
+    async with connect(database_url) as client:
+        session_id = await client.create("greeter", "hello")
+        await client.cancel(session_id)
+        with pytest.raises(asyncio.CancelledError):
+            await following.follow_entries(client, session_id, after_seq=0, as_json=False)
+    assert capsys.readouterr().err == ""
+
+
 def test_of_a_session_that_has_ended_nobody_is_told_that_it_goes_on(database_url):
     session = created(database_url)
     run("sessions", "cancel", session, url=database_url)

@@ -37,7 +37,7 @@ async def follow_entries(
     try:
         code = await unless_told(shown, reader_watched)
     except asyncio.CancelledError:  # by Ctrl-C, which ends a look and no session
-        if not seen.idle:
+        if seen.goes_on:
             behind = "\n" if sys.stderr.isatty() else ""  # ^C stands there
             typer.echo(f"{behind}the session goes on; agentrt sessions follow {session_id} shows it", err=True)
         raise
@@ -46,9 +46,9 @@ async def follow_entries(
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of a session: whether it goes on."""
+    """What was seen of a session: whether it goes on, as far as that is known."""
 
-    idle: bool = False
+    goes_on: bool = False
 
 
 async def _show_entries(
@@ -59,8 +59,8 @@ async def _show_entries(
     names = WorkerNames(client)
     show_entry = printer(as_json=as_json, names=names)
     head = await client.get(session_id)
+    seen.goes_on = not idle(head)
     if head.last_seq <= after_seq:
-        seen.idle = idle(head)
         if idle(head) and not stay:
             return _exit_code(head)
         await warn_if_waiting(client, head)
@@ -69,12 +69,14 @@ async def _show_entries(
             if not as_json:
                 await names.learn(entry)
             show_entry(entry)
-            seen.idle = isinstance(entry.data, (*TERMINAL, SessionSuspended))
+            ended = isinstance(entry.data, (*TERMINAL, SessionSuspended))
+            if entry.seq > head.last_seq:
+                seen.goes_on = not ended
             if entry.seq == head.last_seq:  # all that there was is shown
                 await warn_if_waiting(client, head)
             if stay or entry.seq < head.last_seq:
                 continue
-            if idle(head) or seen.idle:
+            if idle(head) or ended:
                 head = await client.get(session_id)
                 if idle(head) and head.last_seq == entry.seq:
                     break
