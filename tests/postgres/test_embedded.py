@@ -132,6 +132,7 @@ def test_a_setting_that_no_server_takes_is_an_error_and_not_a_hang(tmp_path, cap
     assert caplog.records == []
 
 
+@pytest.mark.usefixtures("before_a_terminal")
 def test_ctrl_c_while_a_folder_is_filled_is_not_told_as_a_failure(tmp_path, caplog, monkeypatch):
     popen = subprocess.Popen
 
@@ -148,6 +149,7 @@ def test_ctrl_c_while_a_folder_is_filled_is_not_told_as_a_failure(tmp_path, capl
     assert caplog.records == []
 
 
+@pytest.mark.usefixtures("before_a_terminal")
 def test_a_signal_that_comes_while_a_temporary_server_ends_leaves_no_folder_behind(monkeypatch):
     folders = []
     stop = EmbeddedServer.stop
