@@ -17,7 +17,7 @@ def minded(pid: int, number: signal.Signals) -> Iterator[None]:
 
     A shell waits for the end of a pipe whose other end only we hold: nothing needs to run here for that, and it is the
     same on every system. Leave the block when the process has ended, since its number may become another one's; one
-    that is our child and lives still, since an interrupt was quicker than who was to end it, is sent the signal then.
+    that lives still, since an interrupt was quicker than who was to end it, is sent the signal then.
     """
     minder = subprocess.Popen(
         ["/bin/sh", "-c", _WAIT_AND_TELL, str(int(number)), str(pid)],
