@@ -21,9 +21,7 @@ def main() -> NoReturn:
         at_rest = signal.getsignal(signal.SIGINT)  # ignored in the background of a shell, and then so it stays
         if at_rest is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
-            atexit.register(
-                signal.signal, signal.SIGINT, signal.SIG_IGN
-            )  # comes last; then Python's default would kill
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # the last; Python's default would kill then
         if sys.argv[1:2] == ["worker"]:
             for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # Windows has one
                 if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
