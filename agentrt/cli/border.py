@@ -14,8 +14,9 @@ import typer
 
 from agentrt.cli.output import printable
 from agentrt.core.errors import AgentrtError, ConfigurationError, InvalidArgument, NotFound, SchemaMismatch
+from agentrt.interrupts import INTERRUPTED
 
-DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_USE = 0, 1, 2
 INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)
 """A Ctrl-C, as it comes out of ``asyncio.Runner``, which forgets one in the instant in which a run begins: only the
 cancelled run is left of it then."""
